@@ -1,0 +1,57 @@
+/*
+ * A step's work: rows of tokens of several sequences, and what computes it.
+ *
+ * The scheduler fills a batch (it knows tokens and pages, no tensors); a backend runs it. Backends:
+ * the quantised model (engine/model/quantized.c), the OpenBLAS reference, and scripted ones in tests.
+ * All calls come from the engine thread, one at a time.
+ */
+#ifndef QUIRE_ENGINE_BATCH_H
+#define QUIRE_ENGINE_BATCH_H
+
+#include <stdint.h>
+
+struct batch_sequence {
+    uint32_t first_row;      /* its rows in the batch: [first_row, first_row + row_count) */
+    uint32_t row_count;      /* >= 1 */
+    uint32_t first_position; /* position of first_row in the sequence = tokens computed before */
+    const uint32_t *pages;   /* page table, ids, covering positions 0 … first_position+row_count-1 */
+    uint32_t page_count;
+};
+
+struct batch {
+    uint32_t row_count;
+    const uint32_t *tokens; /* [row_count] token ids, all < vocabulary */
+    uint32_t sequence_count;
+    const struct batch_sequence *sequences;
+    uint32_t logits_row_count;
+    const uint32_t *logits_rows; /* [logits_row_count] ascending rows whose logits are wanted */
+};
+
+struct backend;
+
+struct backend_ops {
+    /* Compute keys and values of every row into the pages, and keep the final hidden state of the
+       logits rows until the next forward. row_count <= max_batch_rows. Cannot fail. */
+    void (*forward)(struct backend *backend, const struct batch *batch);
+    /* logits [count][vocabulary] of logits rows first … first+count-1 of the last forward.
+       count <= logits_rows_max. */
+    void (*logits)(struct backend *backend, uint32_t first, uint32_t count, float *out);
+    /* Copy the keys and values of a whole page (copy on write). */
+    void (*copy_page)(struct backend *backend, uint32_t from_page, uint32_t to_page);
+    void (*destroy)(struct backend *backend);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+    /* fixed after start */
+    const char *name;          /* "quantized", "openblas", … */
+    const char *kernels;       /* "scalar", "avx2", "avx512", … */
+    uint32_t vocabulary;       /* logits per row */
+    uint32_t page_count;       /* pages of the pool, page 0 (the null page) included */
+    uint32_t page_size;        /* tokens per page */
+    uint32_t max_batch_rows;
+    uint32_t max_sequences;
+    uint32_t logits_rows_max;  /* rows per logits call: bounds the logits buffer */
+};
+
+#endif

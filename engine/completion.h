@@ -1,0 +1,79 @@
+/*
+ * A completion: one prompt with n choices on its way through the engine, and the ring its tokens rise
+ * through. The rings hold max_tokens, so the engine never waits for a client.
+ *
+ * Two holders: the creator (api/) and, once submitted, the engine; freed when both have released.
+ * The engine writes, one reader reads; cancel may come from any thread.
+ */
+#ifndef QUIRE_ENGINE_COMPLETION_H
+#define QUIRE_ENGINE_COMPLETION_H
+
+#include "base/budget.h"
+#include "base/error.h"
+#include "engine/sample/sampler.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct completion;
+
+enum finish_reason {
+    FINISH_NONE = 0,  /* still going */
+    FINISH_STOP,      /* an end-of-generation token (not in the ring) */
+    FINISH_LENGTH,    /* max_tokens, the context's edge, or the pool's */
+    FINISH_CANCELLED, /* completion_cancel */
+    FINISH_ERROR,     /* a fault; the other requests go on */
+};
+
+struct completion_token {
+    uint32_t token;
+    float logprob; /* 0 unless want_logprobs */
+};
+
+struct completion_spec {
+    const uint32_t *tokens; /* the prompt, copied; count >= 1 */
+    uint32_t token_count;
+    uint32_t choice_count;  /* n, 1 … LIMIT_CHOICES */
+    uint32_t max_tokens;    /* per choice, >= 1, already cut to what the context allows */
+    struct sampling_params sampling; /* logit_bias is copied */
+    bool ignore_eos;        /* end tokens are banned from sampling, generation runs to max_tokens */
+    bool use_prefix_cache;  /* false: neither looked up … */
+    uint64_t cache_salt;    /* … prefixes are shared only between equal salts */
+    bool want_logprobs;
+    uint32_t top_logprobs;
+    /* Called by the engine after it pushed or finished, under the completion's lock: must be short,
+       must not call back into the completion. Never called after completion_release(reader). */
+    void (*wake)(void *arg);
+    void *wake_arg;
+};
+
+/* Takes its bytes from BUDGET_REQUESTS; STATUS_BUSY when there is no room now, STATUS_TOO_LARGE when
+   there never is. */
+enum status completion_create(const struct completion_spec *spec, struct budget *budget,
+                              struct completion **out, struct error *error);
+
+/* Reader: the creator gives up its hold. If the work is not done it is cancelled. After this returns
+   wake is not called any more. */
+void completion_release(struct completion *completion);
+
+/* Any thread that knows the completion is held. Idempotent. The engine frees its pages within one
+   step. */
+void completion_cancel(struct completion *completion);
+
+/* Reader: choice's tokens from index `from`; returns how many are there, *tokens points into the ring
+   and stays valid until completion_release. */
+uint32_t completion_read(const struct completion *completion, uint32_t choice, uint32_t from,
+                         const struct completion_token **tokens);
+/* Reader: the `top_logprobs` alternatives of token `index`, already readable; NULL if none wanted. */
+const struct top_logprob *completion_top(const struct completion *completion, uint32_t choice,
+                                         uint32_t index, uint32_t *count);
+/* Reader: FINISH_NONE while going on. Read the reason BEFORE the tokens to miss none. */
+enum finish_reason completion_reason(const struct completion *completion, uint32_t choice);
+bool completion_done(const struct completion *completion); /* all choices finished */
+uint32_t completion_prompt_count(const struct completion *completion);
+uint32_t completion_choice_count(const struct completion *completion);
+/* Prompt tokens that came from the prefix cache, known once the first token is there. */
+uint32_t completion_cached_count(const struct completion *completion);
+
+#endif

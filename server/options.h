@@ -1,0 +1,57 @@
+/*
+ * Command line and environment (QUIRE_…): parsed once, validated, never changed. An unknown or
+ * contradictory option is an error with a hint.
+ */
+#ifndef QUIRE_SERVER_OPTIONS_H
+#define QUIRE_SERVER_OPTIONS_H
+
+#include "base/error.h"
+#include "base/log.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum command { COMMAND_HELP, COMMAND_VERSION, COMMAND_SERVE, COMMAND_RUN, COMMAND_INSPECT,
+               COMMAND_HEALTHCHECK };
+
+#define OPTIONS_MODEL_NAMES_MAX 16
+
+struct options {
+    enum command command;
+    enum command help_about;   /* COMMAND_HELP: which command's page */
+    const char *model_path;    /* -m, --model */
+    const char *host;          /* --host 127.0.0.1 */
+    uint16_t port;             /* --port 8080; 0: any free one, printed */
+    unsigned threads;          /* --threads; 0: the cores this process may use */
+    uint64_t memory_bytes;     /* --memory; 0: budget_detect_bytes */
+    uint32_t context;          /* --context; 0: the model's */
+    uint32_t page_size;        /* --page-size 16 */
+    uint32_t max_batch_tokens; /* --max-batch-tokens; 0: default rule */
+    uint32_t max_seqs;         /* --max-seqs 128 */
+    uint32_t max_queue;        /* --max-queue 1024 */
+    uint32_t max_connections;  /* --max-connections 1024 */
+    const char *served_model_names[OPTIONS_MODEL_NAMES_MAX];
+    unsigned served_model_name_count;
+    const char *api_key_file;
+    const char *chat_template_file;
+    const char *kernels;       /* auto, scalar, avx2, avx512 */
+    const char *backend;       /* quantized, openblas */
+    unsigned drain_seconds;    /* --drain-seconds 30 */
+    enum log_format log_format;
+    enum log_level log_level;
+    bool prefix_cache;         /* --no-prefix-cache turns it off */
+    /* run */
+    const char *prompt;
+    uint32_t run_max_tokens;
+    float run_temperature;
+    uint64_t run_seed;
+    bool run_chat;             /* --chat: the prompt is a user message */
+    /* inspect */
+    bool json;
+};
+
+/* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. */
+enum status options_parse(int argc, char **argv, struct options *out, struct error *error);
+void options_print_help(const struct options *options);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * The runtime: everything between an option list and a running engine, in start order: kernels, GGUF
+ * header, sizes, budget, tokenizer, template, weights, engine. Used by `quire serve` and `quire run`.
+ */
+#ifndef QUIRE_SERVER_RUNTIME_H
+#define QUIRE_SERVER_RUNTIME_H
+
+#include "api/answer.h"
+#include "base/budget.h"
+#include "base/workers.h"
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "engine/text/tokenizer.h"
+#include "server/options.h"
+
+struct runtime {
+    struct budget budget;
+    const struct kernels *kernels;
+    struct workers *workers;
+    struct gguf *gguf;
+    struct model_config config;
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template; /* NULL: the file has none */
+    struct backend *backend;
+    struct engine *engine;
+    uint32_t context; /* effective: the smallest of option, model and pool */
+    struct api_context api;
+};
+
+/* Makes the backend once the sizes are known; tests put a scripted one here. NULL in
+   runtime_create means model_backend_create. */
+typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
+                                               const struct model_config *config,
+                                               const struct backend_options *options,
+                                               struct backend **out, struct error *error);
+
+/* On failure everything is undone and *error says what and what would fit. */
+enum status runtime_create(const struct options *options, runtime_backend_factory factory,
+                           struct runtime *out, struct error *error);
+void runtime_destroy(struct runtime *runtime);
+
+#endif
