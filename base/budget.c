@@ -1,0 +1,157 @@
+/* The byte budget: see budget.h. */
+#include "base/budget.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[BUDGET_ACCOUNTS] = {
+    [BUDGET_PROGRAM] = "program", [BUDGET_WEIGHTS] = "weights", [BUDGET_TOKENIZER] = "tokenizer",
+    [BUDGET_SCRATCH] = "scratch", [BUDGET_HTTP] = "http",       [BUDGET_REQUESTS] = "requests",
+    [BUDGET_KV] = "kv",
+};
+
+const char *budget_account_name(enum budget_account account)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    return names[account];
+}
+
+void budget_init(struct budget *budget, uint64_t total_bytes)
+{
+    memset(budget, 0, sizeof *budget);
+    budget->total_bytes = total_bytes;
+}
+
+uint64_t budget_unreserved(const struct budget *budget)
+{
+    uint64_t reserved = 0;
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
+        reserved += budget->cap_bytes[i];
+    CHECK(reserved <= budget->total_bytes);
+    return budget->total_bytes - reserved;
+}
+
+enum status budget_reserve(struct budget *budget, enum budget_account account, uint64_t bytes,
+                           struct error *error)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    uint64_t left = budget_unreserved(budget);
+    if (bytes > left) {
+        char need[24], have[24], total[24], least[24];
+        return error_set(error, STATUS_INVALID, "memory",
+                         "%s needs %s, but only %s of the memory budget of %s are left; "
+                         "at least %s are needed in all",
+                         names[account], bytes_format(bytes, need), bytes_format(left, have),
+                         bytes_format(budget->total_bytes, total),
+                         bytes_format(budget->total_bytes - left + bytes, least));
+    }
+    budget->cap_bytes[account] += bytes;
+    return STATUS_OK;
+}
+
+bool budget_take(struct budget *budget, enum budget_account account, uint64_t bytes)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    uint_fast64_t used = atomic_load(&budget->used_bytes[account]);
+    do {
+        CHECK(used <= budget->cap_bytes[account]);
+        if (bytes > budget->cap_bytes[account] - used)
+            return false;
+    } while (!atomic_compare_exchange_weak(&budget->used_bytes[account], &used, used + bytes));
+    return true;
+}
+
+void budget_give(struct budget *budget, enum budget_account account, uint64_t bytes)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    uint_fast64_t before = atomic_fetch_sub(&budget->used_bytes[account], bytes);
+    CHECK(before >= bytes);
+}
+
+void budget_print(const struct budget *budget, struct buffer *out)
+{
+    char text[24];
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
+        buffer_appendf(out, "  %-10s %12s\n", names[i], bytes_format(budget->cap_bytes[i], text));
+    buffer_appendf(out, "  %-10s %12s\n", "free", bytes_format(budget_unreserved(budget), text));
+    buffer_appendf(out, "  %-10s %12s\n", "total", bytes_format(budget->total_bytes, text));
+}
+
+/* The number in a one-line file, or UINT64_MAX ("max", absent, or not a number). */
+static uint64_t read_limit(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return UINT64_MAX;
+    char line[64];
+    uint64_t value = UINT64_MAX;
+    if (fgets(line, sizeof line, file) && line[0] >= '0' && line[0] <= '9')
+        value = strtoull(line, NULL, 10);
+    fclose(file);
+    return value;
+}
+
+/* The least limit from this process' cgroup up to the root, given where a controller is mounted. */
+static uint64_t least_limit(const char *mount, const char *group, const char *file)
+{
+    char path[4096];
+    char parent[2048];
+    uint64_t least = UINT64_MAX;
+    snprintf(parent, sizeof parent, "%s", group);
+    for (;;) {
+        if ((size_t)snprintf(path, sizeof path, "%s%s/%s", mount, parent, file) < sizeof path) {
+            uint64_t limit = read_limit(path);
+            if (limit < least)
+                least = limit;
+        }
+        char *slash = strrchr(parent, '/');
+        if (!slash)
+            return least;
+        *slash = '\0';
+    }
+}
+
+static uint64_t cgroup_limit(void)
+{
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    if (!file)
+        return UINT64_MAX;
+    char line[2048];
+    uint64_t least = UINT64_MAX;
+    while (fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = '\0';
+        /* "0::/group" (v2) or "7:memory,hugetlb:/group" (v1) */
+        char *controllers = strchr(line, ':');
+        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = '\0';
+        controllers++;
+        if (!strcmp(group, "/"))
+            group = "";
+        uint64_t limit = UINT64_MAX;
+        if (!*controllers)
+            limit = least_limit("/sys/fs/cgroup", group, "memory.max");
+        else if (strstr(controllers, "memory"))
+            limit = least_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
+        if (limit < least)
+            least = limit;
+    }
+    fclose(file);
+    return least;
+}
+
+uint64_t budget_detect_bytes(void)
+{
+    uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t limit = cgroup_limit();
+    if (limit < physical)
+        return limit;
+    uint64_t reserve = physical / 16 > 64 * MIB ? physical / 16 : 64 * MIB;
+    return physical > reserve ? physical - reserve : physical;
+}

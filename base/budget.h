@@ -29,8 +29,8 @@ enum budget_account {
 };
 
 struct budget {
-    uint64_t total_bytes;                          /* fixed after start */
-    uint64_t cap_bytes[BUDGET_ACCOUNTS];           /* fixed after start */
+    uint64_t total_bytes;                /* fixed after start */
+    uint64_t cap_bytes[BUDGET_ACCOUNTS]; /* fixed after start */
     atomic_uint_fast64_t used_bytes[BUDGET_ACCOUNTS];
 };
 

@@ -23,7 +23,8 @@ static inline size_t bytes_align(size_t value, size_t alignment)
 }
 
 /* Parse "1073741824", "512MiB", "1.5GiB", "200M", "2G" (K, M, G, T and KB… are powers of 1000, KiB…
-   of 1024; case is ignored). False on anything else, on 0 digits, negative or overflowing values. */
+   of 1024; case is ignored). False on anything else, on 0 digits, negative or overflowing values.
+ */
 bool bytes_parse(const char *text, uint64_t *out);
 
 /* Write e.g. "512.0 MiB" into out; returns out. */

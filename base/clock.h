@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-uint64_t clock_now_ns(void);  /* monotonic nanoseconds, never 0 */
-int64_t clock_unix_s(void);   /* wall clock, seconds since 1970 */
+uint64_t clock_now_ns(void); /* monotonic nanoseconds, never 0 */
+int64_t clock_unix_s(void);  /* wall clock, seconds since 1970 */
 
 #endif

@@ -5,29 +5,29 @@
 #define QUIRE_BASE_LIMITS_H
 
 /* HTTP */
-#define LIMIT_BODY_BYTES (8u << 20)       /* a 128k-token prompt with escapes; more is 413 */
+#define LIMIT_BODY_BYTES (8u << 20)         /* a 128k-token prompt with escapes; more is 413 */
 #define LIMIT_HEADER_POOL_BYTES (32u << 10) /* libmicrohttpd's pool: request line and headers */
-#define LIMIT_OUTPUT_BYTES (256u << 10)   /* unsent answer bytes of one slow client */
-#define LIMIT_STALL_SECONDS 30            /* then a stalled reader is dropped */
-#define LIMIT_HEAD_SECONDS 10             /* request line and headers must be there by then */
-#define LIMIT_BODY_SECONDS 30             /* and the body by then */
-#define LIMIT_KEEPALIVE_SECONDS 5         /* silence on a stream before a comment is sent */
+#define LIMIT_OUTPUT_BYTES (256u << 10)     /* unsent answer bytes of one slow client */
+#define LIMIT_STALL_SECONDS 30              /* then a stalled reader is dropped */
+#define LIMIT_HEAD_SECONDS 10               /* request line and headers must be there by then */
+#define LIMIT_BODY_SECONDS 30               /* and the body by then */
+#define LIMIT_KEEPALIVE_SECONDS 5           /* silence on a stream before a comment is sent */
 
 /* Requests */
-#define LIMIT_CHOICES 16       /* n: each is a sequence of its own (CVE-2026-34756's kind) */
-#define LIMIT_PROMPTS 128      /* prompts in one list; with n at most LIMIT_SEQUENCES together */
-#define LIMIT_SEQUENCES 128    /* sequences of one request, the default --max-seqs */
-#define LIMIT_STOPS 4          /* as OpenAI */
-#define LIMIT_STOP_BYTES 1024  /* held-back text of a stream is at most this long */
-#define LIMIT_LOGIT_BIAS 1024  /* entries */
-#define LIMIT_LOGPROBS 20      /* as OpenAI */
-#define LIMIT_MESSAGES 2048    /* chat messages of one request */
-#define LIMIT_JSON_DEPTH 64    /* nested arrays and objects: bounds cJSON's recursion */
+#define LIMIT_CHOICES 16      /* n: each is a sequence of its own (CVE-2026-34756's kind) */
+#define LIMIT_PROMPTS 128     /* prompts in one list; with n at most LIMIT_SEQUENCES together */
+#define LIMIT_SEQUENCES 128   /* sequences of one request, the default --max-seqs */
+#define LIMIT_STOPS 4         /* as OpenAI */
+#define LIMIT_STOP_BYTES 1024 /* held-back text of a stream is at most this long */
+#define LIMIT_LOGIT_BIAS 1024 /* entries */
+#define LIMIT_LOGPROBS 20     /* as OpenAI */
+#define LIMIT_MESSAGES 2048   /* chat messages of one request */
+#define LIMIT_JSON_DEPTH 64   /* nested arrays and objects: bounds cJSON's recursion */
 
 /* Model files */
 #define LIMIT_TENSORS 65536
-#define LIMIT_METADATA 4096       /* keys */
-#define LIMIT_KEY_BYTES 65535     /* GGUF specification */
+#define LIMIT_METADATA 4096   /* keys */
+#define LIMIT_KEY_BYTES 65535 /* GGUF specification */
 #define LIMIT_VOCABULARY (1u << 20)
 #define LIMIT_LAYERS 1024
 #define LIMIT_TEMPLATE_BYTES (64u << 10) /* compiling is not bounded by fuel: see textshim */

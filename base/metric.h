@@ -1,6 +1,7 @@
 /*
  * Counters, gauges and histograms as atomics: written by one or more threads, read without locks.
- * Values are doubles for histogram sums, 64-bit integers elsewhere. Rendering is server/metrics.c's.
+ * Values are doubles for histogram sums, 64-bit integers elsewhere. Rendering is
+ * server/metrics.c's.
  */
 #ifndef QUIRE_BASE_METRIC_H
 #define QUIRE_BASE_METRIC_H

@@ -1,0 +1,196 @@
+/*
+ * Compute threads: see workers.h.
+ *
+ * Everything is counted in atomics; waiting spins for a while (with a yield now and then, since
+ * cores may be shared) and then sleeps on a futex. `sleepers` tells a waker whether a system call
+ * is needed.
+ */
+#include "base/workers.h"
+
+#include "base/check.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SPINS_MAX 4000 /* about 40–100 µs: longer than a barrier, shorter than a step */
+
+struct signal { /* a counter that can be waited for; on a cache line of its own */
+    _Alignas(64) atomic_uint value;
+    atomic_uint sleepers;
+};
+
+struct workers {
+    /* fixed after start */
+    unsigned count;
+    unsigned spins;
+    pthread_t *threads;
+    /* of the current job; written before `start` is raised */
+    void (*fn)(void *arg, unsigned thread_index);
+    void *arg;
+    bool quit;
+    struct signal start;   /* job number */
+    struct signal barrier; /* barrier generation */
+    _Alignas(64) atomic_uint arrived;
+    _Alignas(64) atomic_uint next;
+    _Alignas(64) atomic_uint running; /* threads that have not left the job */
+    struct signal finish;             /* number of finished jobs */
+};
+
+struct thread_start {
+    struct workers *workers;
+    unsigned index;
+};
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void signal_raise(struct signal *signal)
+{
+    atomic_fetch_add(&signal->value, 1);
+    if (atomic_load(&signal->sleepers))
+        syscall(SYS_futex, &signal->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Wait until the value is no longer `seen`. */
+static void signal_wait(struct signal *signal, unsigned seen, unsigned spins)
+{
+    for (unsigned i = 0; i < spins; i++) {
+        if (atomic_load_explicit(&signal->value, memory_order_acquire) != seen)
+            return;
+        cpu_relax();
+        if (i % 1024 == 1023)
+            sched_yield();
+    }
+    atomic_fetch_add(&signal->sleepers, 1);
+    while (atomic_load(&signal->value) == seen)
+        syscall(SYS_futex, &signal->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    atomic_fetch_sub(&signal->sleepers, 1);
+}
+
+static void leave_job(struct workers *workers)
+{
+    if (atomic_fetch_sub(&workers->running, 1) == 1)
+        signal_raise(&workers->finish);
+}
+
+static void *worker_main(void *arg)
+{
+    struct thread_start start = *(struct thread_start *)arg;
+    free(arg);
+    struct workers *workers = start.workers;
+    unsigned job = 0;
+    for (;;) {
+        signal_wait(&workers->start, job, workers->spins);
+        job++;
+        if (workers->quit)
+            return NULL;
+        workers->fn(workers->arg, start.index);
+        leave_job(workers);
+    }
+}
+
+static enum status start_thread(struct workers *workers, unsigned index, struct error *error)
+{
+    struct thread_start *start = malloc(sizeof *start);
+    if (!start)
+        return error_set(error, STATUS_IO, NULL, "out of memory starting compute threads");
+    *start = (struct thread_start){workers, index};
+    int failed = pthread_create(&workers->threads[index], NULL, worker_main, start);
+    if (failed) {
+        free(start);
+        return error_set(error, STATUS_IO, "threads", "cannot start compute thread %u: %s", index,
+                         strerror(failed));
+    }
+    return STATUS_OK;
+}
+
+enum status workers_create(unsigned thread_count, struct workers **out, struct error *error)
+{
+    CHECK(thread_count >= 1);
+    struct workers *workers = aligned_alloc(64, sizeof *workers);
+    pthread_t *threads = calloc(thread_count, sizeof *threads);
+    if (!workers || !threads) {
+        free(workers);
+        free(threads);
+        return error_set(error, STATUS_IO, NULL, "out of memory starting compute threads");
+    }
+    memset(workers, 0, sizeof *workers);
+    workers->threads = threads;
+    /* Spinning helps only while every thread has a core of its own. */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    workers->spins = (long)thread_count <= cores ? SPINS_MAX : 0;
+    workers->count = 1;
+    for (unsigned i = 1; i < thread_count; i++) {
+        enum status status = start_thread(workers, i, error);
+        if (status) {
+            workers_destroy(workers);
+            return status;
+        }
+        workers->count++;
+    }
+    *out = workers;
+    return STATUS_OK;
+}
+
+void workers_destroy(struct workers *workers)
+{
+    if (!workers)
+        return;
+    workers->quit = true;
+    signal_raise(&workers->start);
+    for (unsigned i = 1; i < workers->count; i++)
+        pthread_join(workers->threads[i], NULL);
+    free(workers->threads);
+    free(workers);
+}
+
+unsigned workers_count(const struct workers *workers)
+{
+    return workers->count;
+}
+
+void workers_run(struct workers *workers, void (*fn)(void *arg, unsigned thread_index), void *arg)
+{
+    workers->fn = fn;
+    workers->arg = arg;
+    atomic_store(&workers->next, 0);
+    atomic_store(&workers->running, workers->count);
+    unsigned finished = atomic_load(&workers->finish.value);
+    signal_raise(&workers->start);
+    fn(arg, 0);
+    leave_job(workers);
+    signal_wait(&workers->finish, finished, workers->spins);
+}
+
+void workers_barrier(struct workers *workers)
+{
+    if (workers->count == 1) {
+        atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+        return;
+    }
+    unsigned generation = atomic_load(&workers->barrier.value);
+    if (atomic_fetch_add(&workers->arrived, 1) + 1 == workers->count) {
+        atomic_store(&workers->arrived, 0);
+        atomic_store(&workers->next, 0);
+        signal_raise(&workers->barrier);
+    } else {
+        signal_wait(&workers->barrier, generation, workers->spins);
+    }
+}
+
+uint32_t workers_next(struct workers *workers)
+{
+    return atomic_fetch_add_explicit(&workers->next, 1, memory_order_relaxed);
+}

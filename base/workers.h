@@ -20,7 +20,8 @@ enum status workers_create(unsigned thread_count, struct workers **out, struct e
 void workers_destroy(struct workers *workers);
 unsigned workers_count(const struct workers *workers);
 
-/* Run fn(arg, thread_index) on every thread, index 0 being the caller; returns when all are back. */
+/* Run fn(arg, thread_index) on every thread, index 0 being the caller; returns when all are back.
+ */
 void workers_run(struct workers *workers, void (*fn)(void *arg, unsigned thread_index), void *arg);
 
 /* Inside a job: returns when all threads of the job have called it. A full memory barrier. Also
