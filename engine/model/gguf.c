@@ -1,0 +1,1210 @@
+/*
+ * GGUF v2/v3: header parsing, typed look-ups, tensor reads. The layout is ggml's docs/gguf.md:
+ *
+ *   "GGUF" u32 version  u64 tensors  u64 keys
+ *   keys:    string key, u32 type, value        (string: u64 length, bytes)
+ *                                               (array: u32 type, u64 count, values)
+ *   tensors: string name, u32 dim_count, u64 dims[dim_count], u32 format, u64 offset
+ *   padding to the alignment, then the tensor data that the offsets count from
+ *
+ * Refused: version 1, big-endian files, anything but a regular file, nested arrays, counts and
+ * lengths that the bytes left cannot hold, duplicate or empty names, unknown types and formats,
+ * tensors that reach past the end of the file. Sums that could wrap are never formed: a length is
+ * compared with what is left.
+ *
+ * The header grows in memory as parsing asks for it, so a lying count costs at most one piece. What
+ * parsing keeps are offsets into it; they become pointers only when a caller asks.
+ */
+#include "engine/model/gguf.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/utf8.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIECE_BYTES ((uint64_t)256 * KIB)
+#define HEADER_BYTES_MAX ((uint64_t)256 * MIB) /* 30 times what a 256k vocabulary takes */
+#define PARTS_MAX 1024u                        /* of a split model */
+#define TENSOR_NAME_MAX 64u                    /* GGML_MAX_NAME */
+#define ALIGNMENT_MAX ((uint32_t)1 << 20)
+#define KEY_RECORD_MIN 14u    /* length, one byte, type, one byte of value */
+#define TENSOR_RECORD_MIN 33u /* length, one byte, dim_count, one dim, format, offset */
+
+struct entry {
+    uint64_t key;        /* offset of the key's bytes in the first part's header */
+    uint64_t value;      /* offset of the value; of arrays, of their first element */
+    uint64_t end;        /* one past the value */
+    uint64_t count;      /* elements of an array */
+    uint32_t key_length; /* 1 … LIMIT_KEY_BYTES */
+    enum gguf_type type;
+    enum gguf_type element; /* of an array */
+};
+
+struct part {
+    int fd;
+    uint64_t file_bytes;
+    uint8_t *header; /* file bytes [0, header_bytes) */
+    uint64_t header_bytes;
+    uint64_t header_capacity;
+    uint64_t position; /* parsing is here */
+};
+
+struct gguf {
+    struct part *parts;
+    uint32_t part_count;
+    uint32_t version;
+    uint32_t alignment;
+    struct entry *entries; /* in file order, first part only */
+    uint32_t entry_count;
+    uint32_t *entries_sorted; /* [entry_count] by key */
+    struct gguf_tensor *tensors;
+    uint16_t *tensor_parts;   /* [tensor_count] */
+    uint32_t *tensors_sorted; /* [tensor_count] by name */
+    uint32_t tensor_count;
+    uint32_t tensor_capacity;
+};
+
+/* ---- Names for messages: cut, since a key may be 64 KiB long. error_set replaces bad bytes. ----
+ */
+
+#define SHOWN_MAX 64
+#define SHOW(length) ((int)((length) < SHOWN_MAX ? (length) : SHOWN_MAX))
+
+static const char *const type_names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                         "bool", "string", "array", "u64", "i64", "f64"};
+static const uint8_t type_bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+
+static bool type_is_integer(enum gguf_type type)
+{
+    return type <= GGUF_INT32 || type == GGUF_UINT64 || type == GGUF_INT64;
+}
+
+/* ---- Little-endian reads from memory that is known to be there. ---- */
+
+static uint16_t load_u16(const uint8_t *at)
+{
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
+static uint32_t load_u32(const uint8_t *at)
+{
+    return (uint32_t)load_u16(at) | (uint32_t)load_u16(at + 2) << 16;
+}
+
+static uint64_t load_u64(const uint8_t *at)
+{
+    return (uint64_t)load_u32(at) | (uint64_t)load_u32(at + 4) << 32;
+}
+
+static float load_f32(const uint8_t *at)
+{
+    uint32_t bits = load_u32(at);
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static double load_f64(const uint8_t *at)
+{
+    uint64_t bits = load_u64(at);
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* ---- The header, read as far as parsing needs it. ---- */
+
+static enum status part_pread(const struct part *part, uint64_t offset, uint8_t *out,
+                              uint64_t length, struct error *error)
+{
+    while (length > 0) {
+        size_t want = length < PIECE_BYTES * 16 ? (size_t)length : (size_t)(PIECE_BYTES * 16);
+        ssize_t got = pread(part->fd, out, want, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set(error, STATUS_IO, NULL, "cannot read the model file: %s",
+                             strerror(errno));
+        if (got == 0)
+            return error_set(error, STATUS_IO, NULL, "the model file is shorter than it was");
+        out += got;
+        offset += (uint64_t)got;
+        length -= (uint64_t)got;
+    }
+    return STATUS_OK;
+}
+
+/* Make header bytes [position, position + length) present. `what` is what the message calls them.
+ */
+static enum status part_need(struct part *part, uint64_t length, const char *what,
+                             struct error *error)
+{
+    if (length > part->file_bytes - part->position)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "the model file ends within %s (at byte %" PRIu64 " of %" PRIu64 ")", what,
+                         part->position, part->file_bytes);
+    if (length > HEADER_BYTES_MAX - part->position)
+        return error_set(error, STATUS_INVALID, NULL, "the model file's header is too large, at %s",
+                         what);
+    uint64_t end = part->position + length;
+    if (end <= part->header_bytes)
+        return STATUS_OK;
+    uint64_t target = bytes_align(end, PIECE_BYTES);
+    if (target > part->file_bytes)
+        target = part->file_bytes;
+    if (target > part->header_capacity) {
+        uint64_t capacity = part->header_capacity + part->header_capacity / 2;
+        if (capacity < target)
+            capacity = target;
+        uint8_t *header = realloc(part->header, capacity);
+        if (header == NULL)
+            return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
+        part->header = header;
+        part->header_capacity = capacity;
+    }
+    enum status status = part_pread(part, part->header_bytes, part->header + part->header_bytes,
+                                    target - part->header_bytes, error);
+    if (status == STATUS_OK)
+        part->header_bytes = target;
+    return status;
+}
+
+static enum status part_take_u32(struct part *part, const char *what, uint32_t *out,
+                                 struct error *error)
+{
+    enum status status = part_need(part, 4, what, error);
+    if (status != STATUS_OK)
+        return status;
+    *out = load_u32(part->header + part->position);
+    part->position += 4;
+    return STATUS_OK;
+}
+
+static enum status part_take_u64(struct part *part, const char *what, uint64_t *out,
+                                 struct error *error)
+{
+    enum status status = part_need(part, 8, what, error);
+    if (status != STATUS_OK)
+        return status;
+    *out = load_u64(part->header + part->position);
+    part->position += 8;
+    return STATUS_OK;
+}
+
+/* A string of at most `limit` bytes; *offset is where its bytes lie in the header. */
+static enum status part_take_string(struct part *part, const char *what, uint64_t limit,
+                                    uint64_t *offset, uint64_t *length, struct error *error)
+{
+    enum status status = part_take_u64(part, what, length, error);
+    if (status != STATUS_OK)
+        return status;
+    if (*length > limit)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "%s is %" PRIu64 " bytes long, the limit is %" PRIu64, what, *length,
+                         limit);
+    status = part_need(part, *length, what, error);
+    if (status != STATUS_OK)
+        return status;
+    *offset = part->position;
+    part->position += *length;
+    return STATUS_OK;
+}
+
+static enum status part_open(struct part *part, const char *path, struct error *error)
+{
+    /* O_NONBLOCK: opening a FIFO would wait for a writer. */
+    part->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (part->fd < 0)
+        return error_set(error, errno == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "model",
+                         "cannot open %s: %s", path, strerror(errno));
+    struct stat info;
+    if (fstat(part->fd, &info) != 0)
+        return error_set(error, STATUS_IO, "model", "cannot stat %s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return error_set(error, STATUS_INVALID, "model", "%s is not a regular file", path);
+    part->file_bytes = (uint64_t)info.st_size;
+    return STATUS_OK;
+}
+
+/* ---- Metadata. ---- */
+
+static struct gguf_string entry_key(const struct gguf *gguf, const struct entry *entry)
+{
+    return (struct gguf_string){(const char *)gguf->parts[0].header + entry->key,
+                                entry->key_length};
+}
+
+/* Skip `count` strings of an array. The least record is checked before, so that a count costs no
+   more time than the file has bytes. */
+static enum status skip_strings(struct part *part, uint64_t count, const char *what,
+                                struct error *error)
+{
+    for (uint64_t i = 0; i < count; ++i) {
+        uint64_t offset, length;
+        enum status status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status parse_array(struct part *part, struct entry *entry, const char *what,
+                               struct error *error)
+{
+    uint32_t element;
+    enum status status = part_take_u32(part, what, &element, error);
+    if (status != STATUS_OK)
+        return status;
+    status = part_take_u64(part, what, &entry->count, error);
+    if (status != STATUS_OK)
+        return status;
+    if (element == GGUF_ARRAY)
+        return error_set(error, STATUS_UNSUPPORTED, NULL, "%s is an array of arrays", what);
+    if (element > GGUF_FLOAT64)
+        return error_set(error, STATUS_INVALID, NULL, "%s is an array of unknown type %" PRIu32,
+                         what, element);
+    entry->element = (enum gguf_type)element;
+    entry->value = part->position;
+    uint64_t least = element == GGUF_STRING ? 8 : type_bytes[element];
+    if (entry->count > (part->file_bytes - part->position) / least)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "%s claims %" PRIu64 " elements, more than the file can hold", what,
+                         entry->count);
+    if (element == GGUF_STRING)
+        return skip_strings(part, entry->count, what, error);
+    status = part_need(part, entry->count * least, what, error);
+    if (status == STATUS_OK)
+        part->position += entry->count * least;
+    return status;
+}
+
+static enum status parse_value(struct part *part, struct entry *entry, const char *what,
+                               struct error *error)
+{
+    uint32_t type;
+    enum status status = part_take_u32(part, what, &type, error);
+    if (status != STATUS_OK)
+        return status;
+    if (type > GGUF_FLOAT64)
+        return error_set(error, STATUS_INVALID, NULL, "%s has unknown type %" PRIu32, what, type);
+    entry->type = (enum gguf_type)type;
+    if (type == GGUF_ARRAY) {
+        status = parse_array(part, entry, what, error);
+    } else if (type == GGUF_STRING) {
+        entry->value = part->position;
+        uint64_t offset, length;
+        status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
+    } else {
+        entry->value = part->position;
+        status = part_need(part, type_bytes[type], what, error);
+        if (status == STATUS_OK) {
+            if (type == GGUF_BOOL && part->header[part->position] > 1)
+                return error_set(error, STATUS_INVALID, NULL, "%s is neither true nor false", what);
+            part->position += type_bytes[type];
+        }
+    }
+    entry->end = part->position;
+    return status;
+}
+
+static enum status parse_entry(struct part *part, uint64_t number, struct entry *entry,
+                               struct error *error)
+{
+    char what[SHOWN_MAX + 40];
+    snprintf(what, sizeof what, "the name of key %" PRIu64, number);
+    uint64_t length;
+    enum status status = part_take_string(part, what, LIMIT_KEY_BYTES, &entry->key, &length, error);
+    if (status != STATUS_OK)
+        return status;
+    const char *key = (const char *)part->header + entry->key;
+    if (length == 0)
+        return error_set(error, STATUS_INVALID, NULL, "key %" PRIu64 " has an empty name", number);
+    if (memchr(key, 0, length) != NULL)
+        return error_set(error, STATUS_INVALID, NULL, "%s holds a zero byte", what);
+    entry->key_length = (uint32_t)length;
+    snprintf(what, sizeof what, "key '%.*s'", SHOW(length), key);
+    return parse_value(part, entry, what, error);
+}
+
+static int compare_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    int order = memcmp(a, b, a_length < b_length ? a_length : b_length);
+    if (order != 0)
+        return order;
+    return (a_length > b_length) - (a_length < b_length);
+}
+
+static int compare_entries(const void *a, const void *b, void *arg)
+{
+    const struct gguf *gguf = arg;
+    struct gguf_string left = entry_key(gguf, &gguf->entries[*(const uint32_t *)a]);
+    struct gguf_string right = entry_key(gguf, &gguf->entries[*(const uint32_t *)b]);
+    return compare_bytes(left.text, left.length, right.text, right.length);
+}
+
+static enum status sort_entries(struct gguf *gguf, struct error *error)
+{
+    uint32_t *sorted = malloc((gguf->entry_count + 1) * sizeof *sorted);
+    if (sorted == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
+    gguf->entries_sorted = sorted;
+    for (uint32_t i = 0; i < gguf->entry_count; ++i)
+        sorted[i] = i;
+    qsort_r(sorted, gguf->entry_count, sizeof *sorted, compare_entries, gguf);
+    for (uint32_t i = 1; i < gguf->entry_count; ++i) {
+        if (compare_entries(&sorted[i - 1], &sorted[i], gguf) == 0) {
+            struct gguf_string key = entry_key(gguf, &gguf->entries[sorted[i]]);
+            return error_set(error, STATUS_INVALID, NULL, "key '%.*s' is there twice",
+                             SHOW(key.length), key.text);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Keys of the first part are kept; those of the others only have to be well formed. */
+static enum status parse_entries(struct gguf *gguf, uint32_t part_index, uint64_t count,
+                                 struct error *error)
+{
+    struct part *part = &gguf->parts[part_index];
+    struct entry *entries = NULL;
+    if (part_index == 0) {
+        entries = calloc(count + 1, sizeof *entries);
+        if (entries == NULL)
+            return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
+        gguf->entries = entries;
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+        struct entry skipped = {0};
+        struct entry *entry = entries != NULL ? &entries[i] : &skipped;
+        enum status status = parse_entry(part, i, entry, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (entries == NULL)
+        return STATUS_OK;
+    gguf->entry_count = (uint32_t)count;
+    return sort_entries(gguf, error);
+}
+
+/* ---- Tensors. ---- */
+
+/* Bytes of a tensor; false when its shape does not fit its format or 63 bits. */
+static bool tensor_size(const struct gguf_tensor *tensor, uint64_t *out)
+{
+    uint64_t row_bytes = format_row_bytes(tensor->format, tensor->dims[0]);
+    uint64_t elements = tensor->dims[0];
+    uint64_t bytes = row_bytes;
+    for (int i = 1; i < 4; ++i) {
+        if (!bytes_multiply(bytes, tensor->dims[i], &bytes) ||
+            !bytes_multiply(elements, tensor->dims[i], &elements))
+            return false;
+    }
+    *out = bytes;
+    return row_bytes != 0 && bytes <= INT64_MAX && elements <= INT64_MAX;
+}
+
+static enum status parse_shape(struct part *part, struct gguf_tensor *tensor, const char *what,
+                               struct error *error)
+{
+    enum status status = part_take_u32(part, what, &tensor->dim_count, error);
+    if (status != STATUS_OK)
+        return status;
+    if (tensor->dim_count < 1 || tensor->dim_count > 4)
+        return error_set(error, STATUS_INVALID, NULL, "%s has %" PRIu32 " dimensions, not 1 to 4",
+                         what, tensor->dim_count);
+    for (uint32_t i = 0; i < 4; ++i) {
+        tensor->dims[i] = 1;
+        if (i >= tensor->dim_count)
+            continue;
+        status = part_take_u64(part, what, &tensor->dims[i], error);
+        if (status != STATUS_OK)
+            return status;
+        if (tensor->dims[i] == 0)
+            return error_set(error, STATUS_INVALID, NULL, "%s has a dimension of 0", what);
+    }
+    status = part_take_u32(part, what, &tensor->format, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct format_info *info = format_info(tensor->format);
+    if (info->name == NULL)
+        return error_set(error, STATUS_UNSUPPORTED, NULL, "%s is of unknown type %" PRIu32, what,
+                         tensor->format);
+    if (tensor->dims[0] % info->block_size != 0)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "%s: rows of %" PRIu64 " values are not whole blocks of %s", what,
+                         tensor->dims[0], info->name);
+    if (!tensor_size(tensor, &tensor->bytes))
+        return error_set(error, STATUS_INVALID, NULL, "%s is larger than any file", what);
+    return STATUS_OK;
+}
+
+/* The name is left as an offset, in the pointer, until the header stops growing. */
+static enum status parse_tensor(struct part *part, uint64_t number, uint32_t alignment,
+                                struct gguf_tensor *tensor, struct error *error)
+{
+    char what[SHOWN_MAX + 40];
+    snprintf(what, sizeof what, "the name of tensor %" PRIu64, number);
+    uint64_t offset, length;
+    enum status status = part_take_string(part, what, TENSOR_NAME_MAX, &offset, &length, error);
+    if (status != STATUS_OK)
+        return status;
+    const char *name = (const char *)part->header + offset;
+    if (length == 0)
+        return error_set(error, STATUS_INVALID, NULL, "tensor %" PRIu64 " has an empty name",
+                         number);
+    if (memchr(name, 0, length) != NULL)
+        return error_set(error, STATUS_INVALID, NULL, "%s holds a zero byte", what);
+    tensor->name = (struct gguf_string){(const char *)(uintptr_t)offset, length};
+    snprintf(what, sizeof what, "tensor '%.*s'", SHOW(length), name);
+    status = parse_shape(part, tensor, what, error);
+    if (status != STATUS_OK)
+        return status;
+    status = part_take_u64(part, what, &tensor->offset, error);
+    if (status != STATUS_OK)
+        return status;
+    if (tensor->offset % alignment != 0)
+        return error_set(error, STATUS_INVALID, NULL, "%s is not aligned to %" PRIu32 " bytes",
+                         what, alignment);
+    return STATUS_OK;
+}
+
+/* Turn name offsets into pointers and data offsets into file offsets, now that both bases are
+ * known. */
+static enum status place_tensors(struct gguf *gguf, uint32_t part_index, uint32_t first,
+                                 struct error *error)
+{
+    struct part *part = &gguf->parts[part_index];
+    uint64_t header_end = part->position;
+    uint8_t *header = realloc(part->header, header_end);
+    if (header == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
+    part->header = header;
+    part->header_bytes = part->header_capacity = header_end;
+    uint64_t base = bytes_align(header_end, gguf->alignment);
+    for (uint32_t i = first; i < gguf->tensor_count; ++i) {
+        struct gguf_tensor *tensor = &gguf->tensors[i];
+        tensor->name.text = (const char *)header + (uintptr_t)tensor->name.text;
+        uint64_t available = base <= part->file_bytes ? part->file_bytes - base : 0;
+        if (tensor->offset > available || tensor->bytes > available - tensor->offset)
+            return error_set(error, STATUS_INVALID, NULL,
+                             "tensor '%.*s' reaches past the end of the file (%" PRIu64
+                             " bytes at %" PRIu64 " of %" PRIu64 "): the file is cut or corrupt",
+                             SHOW(tensor->name.length), tensor->name.text, tensor->bytes,
+                             tensor->offset, available);
+        tensor->offset += base;
+    }
+    return STATUS_OK;
+}
+
+static enum status grow_tensors(struct gguf *gguf, uint32_t extra, struct error *error)
+{
+    uint32_t capacity = gguf->tensor_count + extra;
+    struct gguf_tensor *tensors = realloc(gguf->tensors, (capacity + 1) * sizeof *tensors);
+    if (tensors != NULL)
+        gguf->tensors = tensors;
+    uint16_t *parts = realloc(gguf->tensor_parts, (capacity + 1) * sizeof *parts);
+    if (parts != NULL)
+        gguf->tensor_parts = parts;
+    if (tensors == NULL || parts == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's tensor list");
+    gguf->tensor_capacity = capacity;
+    return STATUS_OK;
+}
+
+static enum status parse_tensors(struct gguf *gguf, uint32_t part_index, uint64_t count,
+                                 struct error *error)
+{
+    struct part *part = &gguf->parts[part_index];
+    if (count > LIMIT_TENSORS - gguf->tensor_count)
+        return error_set(error, STATUS_INVALID, NULL, "more than %d tensors", LIMIT_TENSORS);
+    enum status status = grow_tensors(gguf, (uint32_t)count, error);
+    if (status != STATUS_OK)
+        return status;
+    uint32_t first = gguf->tensor_count;
+    for (uint32_t i = 0; i < count; ++i) {
+        gguf->tensor_parts[first + i] = (uint16_t)part_index;
+        status = parse_tensor(part, i, gguf->alignment, &gguf->tensors[first + i], error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    gguf->tensor_count = first + (uint32_t)count;
+    return place_tensors(gguf, part_index, first, error);
+}
+
+static int compare_tensors(const void *a, const void *b, void *arg)
+{
+    const struct gguf *gguf = arg;
+    const struct gguf_string *left = &gguf->tensors[*(const uint32_t *)a].name;
+    const struct gguf_string *right = &gguf->tensors[*(const uint32_t *)b].name;
+    return compare_bytes(left->text, left->length, right->text, right->length);
+}
+
+static enum status sort_tensors(struct gguf *gguf, struct error *error)
+{
+    uint32_t *sorted = malloc((gguf->tensor_count + 1) * sizeof *sorted);
+    if (sorted == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's tensor list");
+    gguf->tensors_sorted = sorted;
+    for (uint32_t i = 0; i < gguf->tensor_count; ++i)
+        sorted[i] = i;
+    qsort_r(sorted, gguf->tensor_count, sizeof *sorted, compare_tensors, gguf);
+    for (uint32_t i = 1; i < gguf->tensor_count; ++i) {
+        if (compare_tensors(&sorted[i - 1], &sorted[i], gguf) == 0) {
+            const struct gguf_string *name = &gguf->tensors[sorted[i]].name;
+            return error_set(error, STATUS_INVALID, NULL, "tensor '%.*s' is there twice",
+                             SHOW(name->length), name->text);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* ---- A whole file, and the parts of a split one. ---- */
+
+static enum status parse_preamble(struct part *part, uint32_t *version, uint64_t *tensor_count,
+                                  uint64_t *key_count, struct error *error)
+{
+    enum status status = part_need(part, 4, "its first four bytes", error);
+    if (status != STATUS_OK)
+        return status;
+    if (memcmp(part->header, "GGUF", 4) != 0)
+        return error_set(error, STATUS_INVALID, NULL, "this is not a GGUF file");
+    part->position = 4;
+    status = part_take_u32(part, "the version", version, error);
+    if (status != STATUS_OK)
+        return status;
+    if (*version != 0 && (*version & 0xffff) == 0)
+        return error_set(error, STATUS_UNSUPPORTED, NULL, "big-endian GGUF files are not read");
+    if (*version < 2 || *version > 3)
+        return error_set(error, STATUS_UNSUPPORTED, NULL,
+                         "GGUF version %" PRIu32 " is not read, only 2 and 3", *version);
+    status = part_take_u64(part, "the number of tensors", tensor_count, error);
+    if (status != STATUS_OK)
+        return status;
+    status = part_take_u64(part, "the number of keys", key_count, error);
+    if (status != STATUS_OK)
+        return status;
+    uint64_t left = part->file_bytes - part->position;
+    if (*key_count > LIMIT_METADATA || *key_count > left / KEY_RECORD_MIN)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "the model file claims %" PRIu64 " keys, more than it can hold",
+                         *key_count);
+    if (*tensor_count > LIMIT_TENSORS || *tensor_count > left / TENSOR_RECORD_MIN)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "the model file claims %" PRIu64 " tensors, more than it can hold",
+                         *tensor_count);
+    return STATUS_OK;
+}
+
+static enum status read_alignment(struct gguf *gguf, struct error *error)
+{
+    gguf->alignment = 32;
+    enum status status = gguf_get_u32(gguf, "general.alignment", &gguf->alignment, error);
+    if (status == STATUS_NOT_FOUND) {
+        error_clear(error);
+        return STATUS_OK;
+    }
+    if (status != STATUS_OK)
+        return status;
+    uint32_t value = gguf->alignment;
+    if (value == 0 || (value & (value - 1)) != 0 || value > ALIGNMENT_MAX)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "key 'general.alignment' is %" PRIu32
+                         ", not a power of two up to %" PRIu32,
+                         value, ALIGNMENT_MAX);
+    return STATUS_OK;
+}
+
+static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char *path,
+                              struct error *error)
+{
+    struct part *part = &gguf->parts[part_index];
+    enum status status = part_open(part, path, error);
+    if (status != STATUS_OK)
+        return status;
+    uint64_t tensor_count, key_count;
+    uint32_t version;
+    status = parse_preamble(part, &version, &tensor_count, &key_count, error);
+    if (status != STATUS_OK)
+        return status;
+    status = parse_entries(gguf, part_index, key_count, error);
+    if (status != STATUS_OK)
+        return status;
+    if (part_index == 0) {
+        gguf->version = version;
+        status = read_alignment(gguf, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return parse_tensors(gguf, part_index, tensor_count, error);
+}
+
+/* The digits of "…-00001-of-00003.gguf" at `at`; false when there are not exactly five. */
+static bool parse_five_digits(const char *at, uint32_t *out)
+{
+    uint32_t value = 0;
+    for (int i = 0; i < 5; ++i) {
+        if (at[i] < '0' || at[i] > '9')
+            return false;
+        value = value * 10 + (uint32_t)(at[i] - '0');
+    }
+    *out = value;
+    return true;
+}
+
+#define SPLIT_SUFFIX_LENGTH 20u /* "-00001-of-00003.gguf" */
+
+/* The file's own keys say that it is split; the name says where the others are. */
+static enum status split_count(const struct gguf *gguf, const char *path, uint32_t *count,
+                               struct error *error)
+{
+    *count = 1;
+    if (!gguf_has(gguf, "split.count"))
+        return STATUS_OK;
+    uint32_t split_number = 0;
+    enum status status = gguf_get_u32(gguf, "split.count", count, error);
+    if (status == STATUS_OK && *count > 1)
+        status = gguf_get_u32(gguf, "split.no", &split_number, error);
+    if (status != STATUS_OK)
+        return status;
+    if (*count == 0)
+        *count = 1;
+    if (*count == 1)
+        return STATUS_OK;
+    if (*count > PARTS_MAX)
+        return error_set(error, STATUS_INVALID, NULL, "key 'split.count' is %" PRIu32, *count);
+    if (split_number != 0)
+        return error_set(error, STATUS_INVALID, "model",
+                         "this is part %" PRIu32 " of %" PRIu32 ": give the first part",
+                         split_number + 1, *count);
+    size_t length = strlen(path);
+    uint32_t first = 0, total = 0;
+    const char *suffix = path + length - SPLIT_SUFFIX_LENGTH;
+    if (length < SPLIT_SUFFIX_LENGTH || suffix[0] != '-' ||
+        !parse_five_digits(suffix + 1, &first) || memcmp(suffix + 6, "-of-", 4) != 0 ||
+        !parse_five_digits(suffix + 10, &total) || strcmp(suffix + 15, ".gguf") != 0 ||
+        first != 1 || total != *count)
+        return error_set(error, STATUS_INVALID, "model",
+                         "the model is split in %" PRIu32
+                         " files: the first must be named …-00001-of-%05" PRIu32 ".gguf",
+                         *count, *count);
+    return STATUS_OK;
+}
+
+static enum status parse_other_parts(struct gguf *gguf, const char *path, uint32_t count,
+                                     struct error *error)
+{
+    size_t length = strlen(path);
+    char *name = malloc(length + 1);
+    struct part *parts = realloc(gguf->parts, count * sizeof *parts);
+    if (parts != NULL)
+        gguf->parts = parts;
+    if (name == NULL || parts == NULL) {
+        free(name);
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's parts");
+    }
+    memcpy(name, path, length + 1);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 1; i < count && status == STATUS_OK; ++i) {
+        gguf->parts[i] = (struct part){.fd = -1};
+        gguf->part_count = i + 1;
+        char digits[16];
+        snprintf(digits, sizeof digits, "%05" PRIu32, i + 1);
+        memcpy(name + length - SPLIT_SUFFIX_LENGTH + 1, digits, 5);
+        status = parse_part(gguf, i, name, error);
+    }
+    free(name);
+    return status;
+}
+
+static enum status parse_all(struct gguf *gguf, const char *path, struct error *error)
+{
+    enum status status = parse_part(gguf, 0, path, error);
+    uint32_t count = 1;
+    if (status == STATUS_OK)
+        status = split_count(gguf, path, &count, error);
+    if (status == STATUS_OK && count > 1)
+        status = parse_other_parts(gguf, path, count, error);
+    if (status == STATUS_OK)
+        status = sort_tensors(gguf, error);
+    if (status != STATUS_OK || !gguf_has(gguf, "split.tensors.count"))
+        return status;
+    uint32_t expected = 0;
+    status = gguf_get_u32(gguf, "split.tensors.count", &expected, error);
+    if (status == STATUS_OK && expected != gguf->tensor_count)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "the model file has %" PRIu32 " tensors, key 'split.tensors.count' says "
+                         "%" PRIu32,
+                         gguf->tensor_count, expected);
+    return status;
+}
+
+enum status gguf_open(const char *path, struct gguf **out, struct error *error)
+{
+    *out = NULL;
+    struct gguf *gguf = calloc(1, sizeof *gguf);
+    struct part *parts = calloc(1, sizeof *parts);
+    if (gguf == NULL || parts == NULL) {
+        free(gguf);
+        free(parts);
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
+    }
+    parts->fd = -1;
+    gguf->parts = parts;
+    gguf->part_count = 1;
+    enum status status = parse_all(gguf, path, error);
+    if (status != STATUS_OK) {
+        gguf_close(gguf);
+        return status;
+    }
+    *out = gguf;
+    return STATUS_OK;
+}
+
+void gguf_close(struct gguf *gguf)
+{
+    if (gguf == NULL)
+        return;
+    for (uint32_t i = 0; i < gguf->part_count; ++i) {
+        if (gguf->parts[i].fd >= 0)
+            close(gguf->parts[i].fd);
+        free(gguf->parts[i].header);
+    }
+    free(gguf->parts);
+    free(gguf->entries);
+    free(gguf->entries_sorted);
+    free(gguf->tensors);
+    free(gguf->tensor_parts);
+    free(gguf->tensors_sorted);
+    free(gguf);
+}
+
+uint64_t gguf_memory_bytes(const struct gguf *gguf)
+{
+    uint64_t bytes = sizeof *gguf + gguf->part_count * sizeof *gguf->parts;
+    for (uint32_t i = 0; i < gguf->part_count; ++i)
+        bytes += gguf->parts[i].header_capacity;
+    bytes += gguf->entry_count * (sizeof *gguf->entries + sizeof *gguf->entries_sorted);
+    bytes += gguf->tensor_capacity *
+             (sizeof *gguf->tensors + sizeof *gguf->tensor_parts + sizeof *gguf->tensors_sorted);
+    return bytes;
+}
+
+uint64_t gguf_file_bytes(const struct gguf *gguf)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < gguf->part_count; ++i)
+        bytes += gguf->parts[i].file_bytes;
+    return bytes;
+}
+
+uint32_t gguf_version(const struct gguf *gguf)
+{
+    return gguf->version;
+}
+
+/* ---- Look-ups. ---- */
+
+uint32_t gguf_key_count(const struct gguf *gguf)
+{
+    return gguf->entry_count;
+}
+
+struct gguf_string gguf_key(const struct gguf *gguf, uint32_t index)
+{
+    CHECK(index < gguf->entry_count);
+    return entry_key(gguf, &gguf->entries[index]);
+}
+
+enum gguf_type gguf_key_type(const struct gguf *gguf, uint32_t index)
+{
+    CHECK(index < gguf->entry_count);
+    return gguf->entries[index].type;
+}
+
+static const struct entry *find_entry(const struct gguf *gguf, const char *key)
+{
+    size_t length = strlen(key);
+    uint32_t low = 0, high = gguf->entry_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct entry *entry = &gguf->entries[gguf->entries_sorted[middle]];
+        struct gguf_string name = entry_key(gguf, entry);
+        int order = compare_bytes(name.text, name.length, key, length);
+        if (order == 0)
+            return entry;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+bool gguf_has(const struct gguf *gguf, const char *key)
+{
+    return find_entry(gguf, key) != NULL;
+}
+
+static enum status get_entry(const struct gguf *gguf, const char *key, const struct entry **out,
+                             struct error *error)
+{
+    *out = find_entry(gguf, key);
+    if (*out == NULL)
+        return error_set(error, STATUS_NOT_FOUND, NULL, "the model file has no key '%s'", key);
+    return STATUS_OK;
+}
+
+static enum status wrong_type(const char *key, enum gguf_type type, const char *wanted,
+                              struct error *error)
+{
+    return error_set(error, STATUS_INVALID, NULL, "key '%s' is of type %s, not %s", key,
+                     type_names[type], wanted);
+}
+
+/* An integer as sign and magnitude, so that every u64 and i64 is held. */
+static void load_integer(const uint8_t *at, enum gguf_type type, bool *negative,
+                         uint64_t *magnitude)
+{
+    int64_t value = 0;
+    switch (type) {
+    case GGUF_UINT8:
+        value = at[0];
+        break;
+    case GGUF_INT8:
+        value = (int8_t)at[0];
+        break;
+    case GGUF_UINT16:
+        value = load_u16(at);
+        break;
+    case GGUF_INT16:
+        value = (int16_t)load_u16(at);
+        break;
+    case GGUF_UINT32:
+        value = load_u32(at);
+        break;
+    case GGUF_INT32:
+        value = (int32_t)load_u32(at);
+        break;
+    case GGUF_UINT64:
+        *negative = false;
+        *magnitude = load_u64(at);
+        return;
+    case GGUF_INT64:
+        value = (int64_t)load_u64(at);
+        break;
+    default:
+        CHECK(false);
+    }
+    *negative = value < 0;
+    *magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+}
+
+enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out,
+                         struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_entry(gguf, key, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!type_is_integer(entry->type))
+        return wrong_type(key, entry->type, "an integer", error);
+    bool negative;
+    uint64_t magnitude;
+    load_integer(gguf->parts[0].header + entry->value, entry->type, &negative, &magnitude);
+    if (negative || magnitude > UINT32_MAX)
+        return error_set(error, STATUS_INVALID, NULL, "key '%s' is out of range: %s%" PRIu64, key,
+                         negative ? "-" : "", magnitude);
+    *out = (uint32_t)magnitude;
+    return STATUS_OK;
+}
+
+enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_entry(gguf, key, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    const uint8_t *at = gguf->parts[0].header + entry->value;
+    float value;
+    if (entry->type == GGUF_FLOAT32)
+        value = load_f32(at);
+    else if (entry->type == GGUF_FLOAT64)
+        value = (float)load_f64(at);
+    else
+        return wrong_type(key, entry->type, "a float", error);
+    if (!isfinite(value))
+        return error_set(error, STATUS_INVALID, NULL, "key '%s' is not a finite number", key);
+    *out = value;
+    return STATUS_OK;
+}
+
+enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_entry(gguf, key, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (entry->type != GGUF_BOOL)
+        return wrong_type(key, entry->type, "a bool", error);
+    *out = gguf->parts[0].header[entry->value] != 0;
+    return STATUS_OK;
+}
+
+/* The string whose length field lies at `offset` of the first part's header. */
+static struct gguf_string string_at(const struct gguf *gguf, uint64_t offset)
+{
+    const uint8_t *at = gguf->parts[0].header + offset;
+    return (struct gguf_string){(const char *)at + 8, load_u64(at)};
+}
+
+enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out,
+                            struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_entry(gguf, key, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (entry->type != GGUF_STRING)
+        return wrong_type(key, entry->type, "a string", error);
+    *out = string_at(gguf, entry->value);
+    return STATUS_OK;
+}
+
+enum status gguf_array_count(const struct gguf *gguf, const char *key, enum gguf_type *element_type,
+                             uint64_t *count, struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_entry(gguf, key, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (entry->type != GGUF_ARRAY)
+        return wrong_type(key, entry->type, "an array", error);
+    *element_type = entry->element;
+    *count = entry->count;
+    return STATUS_OK;
+}
+
+bool gguf_array_next_string(const struct gguf *gguf, const char *key, uint64_t *cursor,
+                            struct gguf_string *out)
+{
+    const struct entry *entry = find_entry(gguf, key);
+    if (entry == NULL || entry->type != GGUF_ARRAY || entry->element != GGUF_STRING)
+        return false;
+    /* The cursor counts from the array's first byte, so that 0 is the start. */
+    if (*cursor >= entry->end - entry->value)
+        return false;
+    *out = string_at(gguf, entry->value + *cursor);
+    *cursor += 8 + out->length;
+    return true;
+}
+
+static enum status get_elements(const struct gguf *gguf, const char *key, uint64_t count,
+                                const struct entry **out, struct error *error)
+{
+    enum status status = get_entry(gguf, key, out, error);
+    if (status != STATUS_OK)
+        return status;
+    if ((*out)->type != GGUF_ARRAY)
+        return wrong_type(key, (*out)->type, "an array", error);
+    if ((*out)->count < count)
+        return error_set(error, STATUS_INVALID, NULL,
+                         "key '%s' has %" PRIu64 " elements, %" PRIu64 " are needed", key,
+                         (*out)->count, count);
+    return STATUS_OK;
+}
+
+enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t *out,
+                               uint64_t count, struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_elements(gguf, key, count, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!type_is_integer(entry->element))
+        return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of integers",
+                         key, type_names[entry->element]);
+    const uint8_t *at = gguf->parts[0].header + entry->value;
+    for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element]) {
+        bool negative;
+        uint64_t magnitude;
+        load_integer(at, entry->element, &negative, &magnitude);
+        if (magnitude > (uint64_t)INT32_MAX + (negative ? 1 : 0))
+            return error_set(error, STATUS_INVALID, NULL,
+                             "key '%s': element %" PRIu64 " is out of range: %s%" PRIu64, key, i,
+                             negative ? "-" : "", magnitude);
+        out[i] = negative ? (int32_t) - (int64_t)magnitude : (int32_t)magnitude;
+    }
+    return STATUS_OK;
+}
+
+enum status gguf_array_get_f32(const struct gguf *gguf, const char *key, float *out, uint64_t count,
+                               struct error *error)
+{
+    const struct entry *entry;
+    enum status status = get_elements(gguf, key, count, &entry, error);
+    if (status != STATUS_OK)
+        return status;
+    if (entry->element != GGUF_FLOAT32 && entry->element != GGUF_FLOAT64)
+        return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of floats",
+                         key, type_names[entry->element]);
+    const uint8_t *at = gguf->parts[0].header + entry->value;
+    for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element])
+        out[i] = entry->element == GGUF_FLOAT32 ? load_f32(at) : (float)load_f64(at);
+    return STATUS_OK;
+}
+
+uint32_t gguf_tensor_count(const struct gguf *gguf)
+{
+    return gguf->tensor_count;
+}
+
+const struct gguf_tensor *gguf_tensor(const struct gguf *gguf, uint32_t index)
+{
+    CHECK(index < gguf->tensor_count);
+    return &gguf->tensors[index];
+}
+
+const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *name)
+{
+    size_t length = strlen(name);
+    uint32_t low = 0, high = gguf->tensor_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct gguf_tensor *tensor = &gguf->tensors[gguf->tensors_sorted[middle]];
+        int order = compare_bytes(tensor->name.text, tensor->name.length, name, length);
+        if (order == 0)
+            return tensor;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+enum status gguf_read(const struct gguf *gguf, const struct gguf_tensor *tensor, uint64_t offset,
+                      void *out, uint64_t length, struct error *error)
+{
+    CHECK(tensor >= gguf->tensors && tensor < gguf->tensors + gguf->tensor_count);
+    CHECK(offset <= tensor->bytes && length <= tensor->bytes - offset);
+    const struct part *part = &gguf->parts[gguf->tensor_parts[tensor - gguf->tensors]];
+    struct error cause;
+    error_clear(&cause);
+    if (part_pread(part, tensor->offset + offset, out, length, &cause) != STATUS_OK)
+        return error_set(error, STATUS_IO, NULL, "tensor '%.*s': %s", SHOW(tensor->name.length),
+                         tensor->name.text, cause.message);
+    return STATUS_OK;
+}
+
+void gguf_forget(const struct gguf *gguf)
+{
+    /* Advice only: a failure changes nothing that anyone relies on. */
+    for (uint32_t i = 0; i < gguf->part_count; ++i)
+        (void)posix_fadvise(gguf->parts[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+/* ---- Values for a person. ---- */
+
+struct writer {
+    char *out;
+    size_t limit; /* bytes of text, without the terminator */
+    size_t length;
+    bool full;
+};
+
+/* Append whole or not at all. */
+static void writer_put(struct writer *writer, const char *text, size_t length)
+{
+    if (writer->full || length > writer->limit - writer->length) {
+        writer->full = true;
+        return;
+    }
+    memcpy(writer->out + writer->length, text, length);
+    writer->length += length;
+    writer->out[writer->length] = '\0';
+}
+
+/* Valid UTF-8 as it is, line ends and tabs as escapes, everything else that is no text as '?'. */
+static void writer_put_text(struct writer *writer, const char *text, size_t length)
+{
+    for (size_t i = 0; i < length && !writer->full;) {
+        uint32_t code_point = 0;
+        int taken = utf8_decode(text + i, length - i, &code_point);
+        if (taken <= 0) {
+            writer_put(writer, "?", 1);
+            i += taken < 0 ? (size_t)-taken : length - i;
+        } else {
+            if (code_point == '\n')
+                writer_put(writer, "\\n", 2);
+            else if (code_point == '\t')
+                writer_put(writer, "\\t", 2);
+            else if (code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0))
+                writer_put(writer, "?", 1);
+            else
+                writer_put(writer, text + i, (size_t)taken);
+            i += (size_t)taken;
+        }
+    }
+}
+
+static void writer_put_scalar(struct writer *writer, const uint8_t *at, enum gguf_type type)
+{
+    char text[40];
+    if (type == GGUF_STRING) {
+        writer_put_text(writer, (const char *)at + 8, load_u64(at));
+        return;
+    }
+    if (type == GGUF_BOOL) {
+        snprintf(text, sizeof text, "%s", at[0] != 0 ? "true" : "false");
+    } else if (type == GGUF_FLOAT32) {
+        snprintf(text, sizeof text, "%.9g", (double)load_f32(at));
+    } else if (type == GGUF_FLOAT64) {
+        snprintf(text, sizeof text, "%.17g", load_f64(at));
+    } else {
+        bool negative;
+        uint64_t magnitude;
+        load_integer(at, type, &negative, &magnitude);
+        snprintf(text, sizeof text, "%s%" PRIu64, negative ? "-" : "", magnitude);
+    }
+    writer_put(writer, text, strlen(text));
+}
+
+void gguf_format_value(const struct gguf *gguf, uint32_t index, char *out, size_t limit)
+{
+    CHECK(index < gguf->entry_count && limit >= 8);
+    const struct entry *entry = &gguf->entries[index];
+    const uint8_t *at = gguf->parts[0].header + entry->value;
+    static const char more[] = "…";
+    struct writer writer = {.out = out, .limit = limit - sizeof more};
+    out[0] = '\0';
+    if (entry->type != GGUF_ARRAY) {
+        writer_put_scalar(&writer, at, entry->type);
+    } else {
+        char head[64];
+        int length = snprintf(head, sizeof head, "[%" PRIu64 " × %s] ", entry->count,
+                              type_names[entry->element]);
+        writer_put(&writer, head, (size_t)length);
+        for (uint64_t i = 0; i < entry->count && !writer.full; ++i) {
+            if (i > 0)
+                writer_put(&writer, ", ", 2);
+            if (i == 8) {
+                writer.full = true;
+                break;
+            }
+            writer_put_scalar(&writer, at, entry->element);
+            at += entry->element == GGUF_STRING ? 8 + load_u64(at) : type_bytes[entry->element];
+        }
+    }
+    if (writer.full)
+        memcpy(out + writer.length, more, sizeof more);
+}
