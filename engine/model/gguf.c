@@ -250,7 +250,7 @@ static enum status skip_strings(struct part *part, uint64_t count, const char *w
                                 struct error *error)
 {
     for (uint64_t i = 0; i < count; ++i) {
-        uint64_t offset, length;
+        uint64_t offset = 0, length = 0;
         enum status status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
         if (status != STATUS_OK)
             return status;
@@ -261,7 +261,7 @@ static enum status skip_strings(struct part *part, uint64_t count, const char *w
 static enum status parse_array(struct part *part, struct entry *entry, const char *what,
                                struct error *error)
 {
-    uint32_t element;
+    uint32_t element = 0;
     enum status status = part_take_u32(part, what, &element, error);
     if (status != STATUS_OK)
         return status;
@@ -291,7 +291,7 @@ static enum status parse_array(struct part *part, struct entry *entry, const cha
 static enum status parse_value(struct part *part, struct entry *entry, const char *what,
                                struct error *error)
 {
-    uint32_t type;
+    uint32_t type = 0;
     enum status status = part_take_u32(part, what, &type, error);
     if (status != STATUS_OK)
         return status;
@@ -302,7 +302,7 @@ static enum status parse_value(struct part *part, struct entry *entry, const cha
         status = parse_array(part, entry, what, error);
     } else if (type == GGUF_STRING) {
         entry->value = part->position;
-        uint64_t offset, length;
+        uint64_t offset = 0, length = 0;
         status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
     } else {
         entry->value = part->position;
@@ -322,7 +322,7 @@ static enum status parse_entry(struct part *part, uint64_t number, struct entry 
 {
     char what[SHOWN_MAX + 40];
     snprintf(what, sizeof what, "the name of key %" PRIu64, number);
-    uint64_t length;
+    uint64_t length = 0;
     enum status status = part_take_string(part, what, LIMIT_KEY_BYTES, &entry->key, &length, error);
     if (status != STATUS_OK)
         return status;
@@ -454,7 +454,7 @@ static enum status parse_tensor(struct part *part, uint64_t number, uint32_t ali
 {
     char what[SHOWN_MAX + 40];
     snprintf(what, sizeof what, "the name of tensor %" PRIu64, number);
-    uint64_t offset, length;
+    uint64_t offset = 0, length = 0;
     enum status status = part_take_string(part, what, TENSOR_NAME_MAX, &offset, &length, error);
     if (status != STATUS_OK)
         return status;
@@ -631,8 +631,8 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
     enum status status = part_open(part, path, error);
     if (status != STATUS_OK)
         return status;
-    uint64_t tensor_count, key_count;
-    uint32_t version;
+    uint64_t tensor_count = 0, key_count = 0;
+    uint32_t version = 0;
     status = parse_preamble(part, &version, &tensor_count, &key_count, error);
     if (status != STATUS_OK)
         return status;
@@ -918,8 +918,8 @@ enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out
         return status;
     if (!type_is_integer(entry->type))
         return wrong_type(key, entry->type, "an integer", error);
-    bool negative;
-    uint64_t magnitude;
+    bool negative = false;
+    uint64_t magnitude = 0;
     load_integer(gguf->parts[0].header + entry->value, entry->type, &negative, &magnitude);
     if (negative || magnitude > UINT32_MAX)
         return error_set(error, STATUS_INVALID, NULL, "key '%s' is out of range: %s%" PRIu64, key,
@@ -1035,8 +1035,8 @@ enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t
                          key, type_names[entry->element]);
     const uint8_t *at = gguf->parts[0].header + entry->value;
     for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element]) {
-        bool negative;
-        uint64_t magnitude;
+        bool negative = false;
+        uint64_t magnitude = 0;
         load_integer(at, entry->element, &negative, &magnitude);
         if (magnitude > (uint64_t)INT32_MAX + (negative ? 1 : 0))
             return error_set(error, STATUS_INVALID, NULL,
@@ -1171,8 +1171,8 @@ static void writer_put_scalar(struct writer *writer, const uint8_t *at, enum ggu
     } else if (type == GGUF_FLOAT64) {
         snprintf(text, sizeof text, "%.17g", load_f64(at));
     } else {
-        bool negative;
-        uint64_t magnitude;
+        bool negative = false;
+        uint64_t magnitude = 0;
         load_integer(at, type, &negative, &magnitude);
         snprintf(text, sizeof text, "%s%" PRIu64, negative ? "-" : "", magnitude);
     }
