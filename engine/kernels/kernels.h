@@ -31,8 +31,8 @@ struct packed_matrix {
 struct activations {
     uint32_t row_count;
     uint32_t k;
-    const float *x;        /* [row_count][k] contiguous */
-    void *quantized;       /* quantized_row_bytes(k) per row, 64-byte aligned */
+    const float *x;  /* [row_count][k] contiguous */
+    void *quantized; /* quantized_row_bytes(k) per row, 64-byte aligned */
 };
 
 /* Where one layer's keys and values of one KV head lie. The pool is pages of page_bytes; inside a
@@ -40,12 +40,12 @@ struct activations {
      keys   [head_dim][page_size]   lanes are tokens
      values [page_size][head_dim]   lanes are dimensions */
 struct kv_layout {
-    uint8_t *pool;       /* 64-byte aligned */
+    uint8_t *pool; /* 64-byte aligned */
     uint64_t page_bytes;
-    uint32_t page_size;  /* 8, 16, 32 or 64 tokens */
+    uint32_t page_size; /* 8, 16, 32 or 64 tokens */
     uint32_t layers;
     uint32_t kv_heads;
-    uint32_t head_dim;   /* a multiple of 8 */
+    uint32_t head_dim; /* a multiple of 8 */
 };
 
 /* One unit of attention: some consecutive queries of one sequence with all query heads that share
@@ -54,18 +54,18 @@ struct attention_task {
     const struct kv_layout *kv;
     uint32_t layer;
     uint32_t kv_head;
-    const uint32_t *pages;    /* the sequence's page table */
-    uint32_t first_position;  /* of the first query; query i sees keys 0 … first_position + i */
-    uint32_t query_count;     /* 1 … KERNEL_QUERY_TILE */
-    uint32_t group;           /* query heads per KV head */
-    const float *q;           /* query i, head j at q + i·q_stride + j·head_dim; RoPE applied */
+    const uint32_t *pages;   /* the sequence's page table */
+    uint32_t first_position; /* of the first query; query i sees keys 0 … first_position + i */
+    uint32_t query_count;    /* 1 … KERNEL_QUERY_TILE */
+    uint32_t group;          /* query heads per KV head */
+    const float *q;          /* query i, head j at q + i·q_stride + j·head_dim; RoPE applied */
     size_t q_stride;
-    float scale;              /* multiplies every q·k */
-    float softcap;            /* 0: none; else s = softcap·tanh(s/softcap) */
-    uint32_t window;          /* 0: all keys; else only the last `window` positions */
-    float *out;               /* as q */
+    float scale;     /* multiplies every q·k */
+    float softcap;   /* 0: none; else s = softcap·tanh(s/softcap) */
+    uint32_t window; /* 0: all keys; else only the last `window` positions */
+    float *out;      /* as q */
     size_t out_stride;
-    void *scratch;            /* attention_scratch_bytes, 64-byte aligned, one per thread */
+    void *scratch; /* attention_scratch_bytes, 64-byte aligned, one per thread */
 };
 #define KERNEL_QUERY_TILE 16u
 
@@ -84,33 +84,35 @@ struct kernels {
     /* Fill activations->quantized of rows [first, first+count) from x. */
     void (*quantize)(const struct activations *activations, uint32_t first, uint32_t count);
 
-    /* y[r][o] = Σ_k W[o][k]·x[r][k] for rows r in [first_row, first_row + rows) of the activations and
-       outputs o in groups [first_group, first_group + groups) of KERNEL_ROW_GROUP (cut at n).
-       y is [row_count][y_stride] floats. `accumulate`: y += instead of y = (one add per output, after
-       the chain). */
+    /* y[r][o] = Σ_k W[o][k]·x[r][k] for rows r in [first_row, first_row + rows) of the activations
+       and outputs o in groups [first_group, first_group + groups) of KERNEL_ROW_GROUP (cut at n).
+       y is [row_count][y_stride] floats. `accumulate`: y += instead of y = (one add per output,
+       after the chain). */
     void (*matmul)(const struct packed_matrix *matrix, const struct activations *activations,
                    uint32_t first_row, uint32_t rows, uint32_t first_group, uint32_t groups,
                    bool accumulate, float *y, size_t y_stride);
 
     /* out[i] = x[i]·r·weight[i], r = 1/sqrt(mean(x²) + eps); fixed-lane sum; out may be x. */
     void (*rms_norm)(const float *x, const float *weight, float eps, uint32_t n, float *out);
-    /* Rotate a head in place. cos, sin [rotary/2]. neox: pairs (i, i + rotary/2), else (2i, 2i+1). */
+    /* Rotate a head in place. cos, sin [rotary/2]. neox: pairs (i, i + rotary/2), else (2i, 2i+1).
+     */
     void (*rope)(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox);
     /* gate[i] = silu(gate[i])·up[i] (or gelu_tanh). */
     void (*silu_multiply)(float *gate, const float *up, uint32_t n);
     void (*gelu_multiply)(float *gate, const float *up, uint32_t n);
     void (*add)(float *x, const float *y, uint32_t n); /* x += y */
 
-    /* Store one token's key and value [head_dim] of one layer and KV head at `slot` = page·page_size +
-       offset, rounded to f16 to nearest even, saturating to the largest finite value. */
+    /* Store one token's key and value [head_dim] of one layer and KV head at `slot` =
+       page·page_size + offset, rounded to f16 to nearest even, saturating to the largest finite
+       value. */
     void (*kv_store)(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head, uint64_t slot,
                      const float *key, const float *value);
     uint64_t (*attention_scratch_bytes)(uint32_t head_dim, uint32_t group);
     void (*attention)(const struct attention_task *task);
 };
 
-/* "auto" takes the best that this CPU has. STATUS_INVALID (param "kernels") for unknown names and for
-   instruction sets that this CPU lacks. The result is static. */
+/* "auto" takes the best that this CPU has. STATUS_INVALID (param "kernels") for unknown names and
+   for instruction sets that this CPU lacks. The result is static. */
 enum status kernels_select(const char *name, const struct kernels **out, struct error *error);
 
 /* NULL-terminated list of the kernel sets that run on this CPU, scalar first. */

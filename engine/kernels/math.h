@@ -1,6 +1,6 @@
 /*
- * exp, sin, cos, log, pow, tanh as our own polynomials in one form everywhere, so that every CPU and
- * every kernel gives the same bits. From libm only fmaf, fma, sqrtf and sqrt (exactly rounded).
+ * exp, sin, cos, log, pow, tanh as our own polynomials in one form everywhere, so that every CPU
+ * and every kernel gives the same bits. From libm only fmaf, fma, sqrtf and sqrt (exactly rounded).
  * Any thread.
  */
 #ifndef QUIRE_ENGINE_KERNELS_MATH_H
@@ -8,11 +8,12 @@
 
 #include <stdint.h>
 
-float math_exp(float x);   /* <= 2 ulp; exp(0) is exactly 1; -inf and x < -104 give 0; NaN stays NaN */
-float math_silu(float x);  /* x / (1 + exp(-x)) */
-float math_gelu(float x);  /* tanh form, as GGML's */
+float math_exp(
+    float x); /* <= 2 ulp; exp(0) is exactly 1; -inf and x < -104 give 0; NaN stays NaN */
+float math_silu(float x); /* x / (1 + exp(-x)) */
+float math_gelu(float x); /* tanh form, as GGML's */
 float math_tanh(float x);
-float math_log(float x);   /* x > 0; <= 2 ulp */
+float math_log(float x); /* x > 0; <= 2 ulp */
 
 /* For tables at load, in double, <= 1e-13 relative: */
 double math_sin(double x);

@@ -1,0 +1,65 @@
+/*
+ * Thirty-two consecutive values, of weights and of activations: the unit of every integer kernel.
+ *
+ * Private to engine/kernels. block.c is the only place that knows the bits of GGML's block formats;
+ * scalar.c computes from what it returns, and the tests hold the instruction sets against that.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_BLOCK_H
+#define QUIRE_ENGINE_KERNELS_BLOCK_H
+
+#include "engine/kernels/format.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BLOCK_VALUES 32u
+
+/* 32 weights: value i is scale[i / 16]·q[i] + minimum[i / 16]. Every scale and minimum is exact in
+   f32 (an f16 times an integer of at most 8 bits). */
+struct weight_block {
+    int8_t q[BLOCK_VALUES];
+    float scale[2];
+    float minimum[2];
+};
+
+/* What the chain of a format looks like. */
+struct block_shape {
+    bool halves;   /* values 0–15 and 16–31 have scales of their own */
+    bool minimums; /* weights have a minimum */
+};
+
+/* NULL for F32, F16, BF16 and for what we cannot compute. */
+const struct block_shape *block_shape(enum tensor_format format);
+
+/* Values [32·index, 32·index + 32) of the row that starts at `row` in the file's layout. */
+void block_read(enum tensor_format format, const uint8_t *row, uint32_t index,
+                struct weight_block *out);
+
+/* Value `index` of a row of F32, F16 or BF16. */
+float block_read_float(enum tensor_format format, const uint8_t *row, uint32_t index);
+
+/* A whole row as the gguf Python package dequantises it: (scale·q) + minimum, each step rounded. */
+void block_dequantize(enum tensor_format format, const uint8_t *row, uint32_t k, float *out);
+
+/* 32 activations, one cache line. Value i is about d·q[i]; sums are over q. */
+struct activation_block {
+    int8_t q[BLOCK_VALUES];
+    float d;
+    float sum_scaled;         /* d·sum, rounded once */
+    float half_sum_scaled[2]; /* d·half_sum, rounded once */
+    int32_t sum;
+    int32_t half_sum[2]; /* of values 0–15 and 16–31 */
+    int32_t unused;
+};
+_Static_assert(sizeof(struct activation_block) == 64, "one cache line");
+
+/* Blocks from one quantised row to the next: odd, so that rows do not share cache sets. */
+static inline uint32_t activation_stride(uint32_t k)
+{
+    return ((k + BLOCK_VALUES - 1) / BLOCK_VALUES) | 1u;
+}
+
+/* The steps of quantising that come after q: d and the sums. */
+void activation_block_finish(struct activation_block *block, float d);
+
+#endif

@@ -1,0 +1,153 @@
+/*
+ * The specification of attention, for one query and one head at a time.
+ *
+ * A query at position P sees keys lo … P (lo > 0 with a window); others are skipped, never read.
+ * Keys are walked upwards in segments of 512 and tiles of 64 positions, both at absolute multiples,
+ * so pages, chunks and batches cannot show. In a segment, from m = −∞, l = 0, o = 0, per tile:
+ *
+ *   s_t = (fma chain of q[i]·k_t[i], i ascending, from 0)·scale; capped: softcap·tanh(s_t/softcap)
+ *   m'  = max(m, all s_t); c = exp(m − m'); p_t = exp(s_t − m')
+ *   l   = fma(l, c, Σ p_t), the sum in 16 lanes by position (scalar_sum_lanes)
+ *   o   = o·c, then o = fma(p_t, v_t, o), t ascending
+ *
+ * Segments are merged upwards, always, from M = −∞, L = 0, O = 0:
+ *
+ *   M' = max(M, m); a = exp(M − M'); b = exp(m − M'); L = fma(L, a, l·b); O = fma(O, a, o·b)
+ *
+ * and out = O·(1/L). max(a, b) is b unless a > b, so a NaN score leaves the maximum alone and comes
+ * through in p.
+ */
+#include "engine/kernels/scalar.h"
+
+#include "base/check.h"
+#include "engine/kernels/math.h"
+
+#include <math.h>
+#include <string.h>
+
+float scalar_sum_lanes(float lanes[16])
+{
+    for (uint32_t width = 8; width >= 1; width /= 2) {
+        for (uint32_t i = 0; i < width; i++) {
+            lanes[i] += lanes[i + width];
+        }
+    }
+    return lanes[0];
+}
+
+struct running {
+    float maximum;
+    float sum;
+    float *out; /* [head_dim] */
+};
+
+static void running_start(struct running *running, uint32_t head_dim)
+{
+    running->maximum = -INFINITY;
+    running->sum = 0.0f;
+    memset(running->out, 0, head_dim * sizeof *running->out);
+}
+
+static float score(const struct attention_task *task, const float *q, uint32_t position)
+{
+    const struct kv_layout *kv = task->kv;
+    uint32_t offset = position % kv->page_size;
+    const uint16_t *keys =
+        kv_keys(kv, task->pages[position / kv->page_size], task->layer, task->kv_head);
+    float s = 0.0f;
+    for (uint32_t i = 0; i < kv->head_dim; i++) {
+        s = fmaf(q[i], math_f16_to_f32(keys[(uint64_t)i * kv->page_size + offset]), s);
+    }
+    s *= task->scale;
+    return task->softcap > 0.0f ? task->softcap * math_tanh(s / task->softcap) : s;
+}
+
+/* Positions [first, end) of one tile. */
+static void walk_tile(const struct attention_task *task, const float *q, uint32_t first,
+                      uint32_t end, float *scores, struct running *running)
+{
+    const struct kv_layout *kv = task->kv;
+    float maximum = running->maximum;
+    for (uint32_t t = first; t < end; t++) {
+        scores[t % ATTENTION_TILE] = score(task, q, t);
+        maximum = scores[t % ATTENTION_TILE] > maximum ? scores[t % ATTENTION_TILE] : maximum;
+    }
+    float correction = math_exp(running->maximum - maximum);
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < kv->head_dim; i++) {
+        running->out[i] *= correction;
+    }
+    for (uint32_t t = first; t < end; t++) {
+        float p = math_exp(scores[t % ATTENTION_TILE] - maximum);
+        lanes[t % 16] += p;
+        const uint16_t *values =
+            kv_values(kv, task->pages[t / kv->page_size], task->layer, task->kv_head) +
+            (uint64_t)(t % kv->page_size) * kv->head_dim;
+        for (uint32_t i = 0; i < kv->head_dim; i++) {
+            running->out[i] = fmaf(p, math_f16_to_f32(values[i]), running->out[i]);
+        }
+    }
+    running->sum = fmaf(running->sum, correction, scalar_sum_lanes(lanes));
+    running->maximum = maximum;
+}
+
+static void merge(struct running *total, const struct running *segment, uint32_t head_dim)
+{
+    float maximum = segment->maximum > total->maximum ? segment->maximum : total->maximum;
+    float a = math_exp(total->maximum - maximum);
+    float b = math_exp(segment->maximum - maximum);
+    total->sum = fmaf(total->sum, a, segment->sum * b);
+    for (uint32_t i = 0; i < head_dim; i++) {
+        total->out[i] = fmaf(total->out[i], a, segment->out[i] * b);
+    }
+    total->maximum = maximum;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static void attend(const struct attention_task *task, const float *q, uint32_t position, float *out)
+{
+    uint32_t head_dim = task->kv->head_dim;
+    float *scratch = task->scratch;
+    struct running segment = {.out = scratch};
+    struct running total = {.out = scratch + head_dim};
+    float *scores = scratch + 2 * head_dim;
+    uint32_t first = attention_first_visible(position, task->window);
+    running_start(&total, head_dim);
+    for (uint32_t s = first / ATTENTION_SEGMENT; s <= position / ATTENTION_SEGMENT; s++) {
+        uint32_t start = larger(first, s * ATTENTION_SEGMENT);
+        uint32_t end = smaller(position + 1, (s + 1) * ATTENTION_SEGMENT);
+        running_start(&segment, head_dim);
+        while (start < end) {
+            uint32_t tile_end = smaller(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
+            walk_tile(task, q, start, tile_end, scores, &segment);
+            start = tile_end;
+        }
+        merge(&total, &segment, head_dim);
+    }
+    float inverse = 1.0f / total.sum;
+    for (uint32_t i = 0; i < head_dim; i++) {
+        out[i] = total.out[i] * inverse;
+    }
+}
+
+void scalar_attention(const struct attention_task *task)
+{
+    uint32_t head_dim = task->kv->head_dim;
+    CHECK(head_dim % 8 == 0 && task->query_count <= KERNEL_QUERY_TILE);
+    for (uint32_t i = 0; i < task->query_count; i++) {
+        for (uint32_t j = 0; j < task->group; j++) {
+            attend(task, task->q + i * task->q_stride + (size_t)j * head_dim,
+                   task->first_position + i,
+                   task->out + i * task->out_stride + (size_t)j * head_dim);
+        }
+    }
+}
