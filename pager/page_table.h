@@ -1,0 +1,48 @@
+/*
+ * A page table: the pages that hold one sequence's keys and values, in order of position. Grows at
+ * the tail only; given back from the tail, so that heads, which others may share, stay findable
+ * longest.
+ *
+ * Plain struct, embedded in whoever owns a sequence; its array belongs to the owner. Engine thread
+ * only.
+ */
+#ifndef QUIRE_PAGER_PAGE_TABLE_H
+#define QUIRE_PAGER_PAGE_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct pager;
+
+struct page_table {
+    uint32_t *pages; /* [capacity] ids; [0, count) are held */
+    uint32_t count;
+    uint32_t capacity;
+};
+
+/* Append `page_count` pages that nobody else holds; all, or none and false when there are not
+   enough. Their old content, findable or not, is gone. count + page_count <= capacity. */
+bool page_table_grow(struct page_table *table, struct pager *pager, uint32_t page_count);
+
+/* Append pages that are in the pool already (from pager_find), one holder more each. */
+void page_table_adopt(struct page_table *table, struct pager *pager, const uint32_t *pages,
+                      uint32_t page_count);
+
+/* An empty table becomes a second holder of all of another's pages. */
+void page_table_fork(struct page_table *table, struct pager *pager,
+                     const struct page_table *source);
+
+/* Give everything back, from the tail. */
+void page_table_release(struct page_table *table, struct pager *pager);
+
+enum page_own {
+    PAGE_OWN_ALREADY, /* this table is the only holder */
+    PAGE_OWN_COPY, /* a page was taken in its place; copy from → to before anything is written */
+    PAGE_OWN_NO_ROOM, /* nothing changed */
+};
+
+/* Make page `index` of the table writable: copy on write. */
+enum page_own page_table_own(struct page_table *table, struct pager *pager, uint32_t index,
+                             uint32_t *from, uint32_t *to);
+
+#endif

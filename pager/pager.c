@@ -1,0 +1,251 @@
+/*
+ * See pager.h. Joins the pool (who holds what) and the prefix index (what can be found). All arrays
+ * lie in one allocation behind the struct.
+ */
+#include "pager/pager.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "pager/page_pool.h"
+#include "pager/prefix_index.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct pager {
+    struct page_pool pool;
+    struct prefix_index index;
+};
+
+struct layout {
+    uint64_t pages, entries, tokens, buckets; /* offsets */
+    uint64_t bytes;
+};
+
+static uint64_t place(uint64_t *end, uint64_t count, uint64_t size)
+{
+    uint64_t at = *end;
+    *end = bytes_align(at + count * size, 64);
+    return at;
+}
+
+static struct layout layout_for(uint32_t page_count, uint32_t page_size)
+{
+    struct layout layout;
+    uint64_t end = bytes_align(sizeof(struct pager), 64);
+    layout.pages = place(&end, page_count, sizeof(struct page));
+    layout.entries = place(&end, page_count, sizeof(struct prefix_entry));
+    layout.tokens = place(&end, page_count, (uint64_t)page_size * sizeof(uint32_t));
+    layout.buckets = place(&end, prefix_index_bucket_count(page_count), sizeof(uint32_t));
+    layout.bytes = end;
+    return layout;
+}
+
+uint64_t pager_memory_bytes(uint32_t page_count, uint32_t page_size)
+{
+    return layout_for(page_count, page_size).bytes;
+}
+
+enum status pager_create(const struct pager_options *options, struct pager **out,
+                         struct error *error)
+{
+    uint32_t size = options->page_size;
+    if (size != 8 && size != 16 && size != 32 && size != 64)
+        return error_set(error, STATUS_INVALID, "page-size",
+                         "a page holds 8, 16, 32 or 64 tokens, not %u", size);
+    if (options->page_count < 2 || options->page_count >= PAGE_HELD)
+        return error_set(error, STATUS_INVALID, "memory", "a pool of %u pages holds nothing",
+                         options->page_count);
+    struct layout layout = layout_for(options->page_count, size);
+    char *memory = calloc(1, layout.bytes);
+    if (!memory)
+        return error_set(error, STATUS_IO, NULL, "no memory for the tables of %u pages",
+                         options->page_count);
+    struct pager *pager = (struct pager *)memory;
+    page_pool_init(&pager->pool, (struct page *)(memory + layout.pages), options->page_count);
+    prefix_index_init(&pager->index, options->page_count, size, options->hash_key,
+                      (struct prefix_entry *)(memory + layout.entries),
+                      (uint32_t *)(memory + layout.tokens), (uint32_t *)(memory + layout.buckets));
+    *out = pager;
+    return STATUS_OK;
+}
+
+void pager_destroy(struct pager *pager)
+{
+    free(pager);
+}
+
+uint32_t pager_page_size(const struct pager *pager)
+{
+    return pager->index.page_size;
+}
+
+uint32_t pager_total_count(const struct pager *pager)
+{
+    return pager->pool.page_count - 1;
+}
+
+uint32_t pager_free_count(const struct pager *pager)
+{
+    return pager->pool.free_count;
+}
+
+uint32_t pager_cached_count(const struct pager *pager)
+{
+    return pager->pool.cached_count;
+}
+
+static void forget_page(struct pager *pager, uint32_t page)
+{
+    prefix_index_remove(&pager->index, page);
+    page_pool_set_findable(&pager->pool, page, false);
+}
+
+bool pager_take(struct pager *pager, uint32_t count, uint32_t *out)
+{
+    if (count > pager->pool.free_count)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t page = page_pool_take(&pager->pool);
+        CHECK(page != 0);
+        if (pager->pool.pages[page].findable)
+            forget_page(pager, page);
+        out[i] = page;
+    }
+    return true;
+}
+
+void pager_hold(struct pager *pager, uint32_t page)
+{
+    page_pool_hold(&pager->pool, page);
+}
+
+void pager_release(struct pager *pager, uint32_t page)
+{
+    page_pool_release(&pager->pool, page);
+}
+
+uint32_t pager_holders(const struct pager *pager, uint32_t page)
+{
+    CHECK(page < pager->pool.page_count);
+    return page_pool_holders(&pager->pool, page);
+}
+
+void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t token_count,
+                uint64_t salt, uint32_t *pages, struct pager_match *out)
+{
+    CHECK(token_count >= 1);
+    uint32_t size = pager->index.page_size;
+    *out = (struct pager_match){.chain = PREFIX_ROOT};
+    uint32_t most = (token_count - 1) / size;
+    while (out->page_count < most) {
+        uint32_t page = prefix_index_find(&pager->index, out->chain,
+                                          tokens + (uint64_t)out->page_count * size, salt);
+        if (page == 0)
+            return;
+        pages[out->page_count++] = page;
+        out->free_count += page_pool_holders(&pager->pool, page) == 0;
+        out->chain = pager->index.entries[page].id;
+    }
+}
+
+uint64_t pager_publish(struct pager *pager, uint32_t page, uint64_t chain, const uint32_t *tokens,
+                       uint64_t salt)
+{
+    CHECK(page_pool_holders(&pager->pool, page) >= 1);
+    CHECK(!pager_findable(pager, page));
+    uint32_t known = prefix_index_find(&pager->index, chain, tokens, salt);
+    if (known)
+        return pager->index.entries[known].id;
+    uint64_t id = prefix_index_add(&pager->index, page, chain, tokens, salt);
+    page_pool_set_findable(&pager->pool, page, true);
+    return id;
+}
+
+bool pager_findable(const struct pager *pager, uint32_t page)
+{
+    CHECK(page > 0 && page < pager->pool.page_count);
+    return pager->pool.pages[page].findable != 0;
+}
+
+void pager_forget(struct pager *pager)
+{
+    for (uint32_t page = 1; page < pager->pool.page_count; page++) {
+        if (pager->pool.pages[page].findable)
+            forget_page(pager, page);
+    }
+}
+
+/* The free list from head to tail: linked both ways, no page twice, counts right. Marks its pages
+   in scratch with UINT32_MAX. */
+static const char *check_free_list(const struct page_pool *pool, uint32_t *scratch)
+{
+    uint32_t length = 0, cached = 0, previous = 0;
+    for (uint32_t page = pool->pages[0].next; page != 0; page = pool->pages[page].next) {
+        if (page >= pool->page_count || pool->pages[page].previous != previous)
+            return "the free list's links are broken";
+        if (scratch[page] == UINT32_MAX)
+            return "a page is in the free list twice";
+        if (scratch[page] != 0 || pool->pages[page].holders != 0)
+            return "a held page is in the free list";
+        if (cached > 0 && !pool->pages[page].findable)
+            return "an empty page lies behind a cached one";
+        scratch[page] = UINT32_MAX;
+        length++;
+        cached += pool->pages[page].findable;
+        previous = page;
+    }
+    if (pool->pages[0].previous != previous || length != pool->free_count)
+        return "the free list's length is wrong";
+    if (cached != pool->cached_count)
+        return "the number of cached pages is wrong";
+    return NULL;
+}
+
+static const char *check_page(const struct pager *pager, uint32_t page, uint32_t tables)
+{
+    const struct page *entry = &pager->pool.pages[page];
+    if (tables != UINT32_MAX) {
+        if (tables == 0)
+            return "a page is neither free nor in any table";
+        if (entry->holders != tables)
+            return "a page's holders are not the tables that name it";
+        if (entry->next != PAGE_HELD || entry->previous != PAGE_HELD)
+            return "a held page has list links";
+    }
+    if ((entry->findable != 0) != (pager->index.entries[page].id != 0))
+        return "findable pages and prefix index disagree";
+    return NULL;
+}
+
+bool pager_check(const struct pager *pager, const struct page_table *const *tables,
+                 size_t table_count, uint32_t *scratch, struct error *error)
+{
+    const struct page_pool *pool = &pager->pool;
+    memset(scratch, 0, pool->page_count * sizeof *scratch);
+    for (size_t t = 0; t < table_count; t++) {
+        for (uint32_t i = 0; i < tables[t]->count; i++) {
+            uint32_t page = tables[t]->pages[i];
+            if (page == 0 || page >= pool->page_count) {
+                error_set(error, STATUS_INTERNAL, NULL, "table %zu names page %u", t, page);
+                return false;
+            }
+            scratch[page]++;
+        }
+    }
+    uint32_t held = 0;
+    for (uint32_t page = 1; page < pool->page_count; page++)
+        held += scratch[page] != 0;
+    const char *trouble = check_free_list(pool, scratch);
+    uint32_t page = 1;
+    for (; !trouble && page < pool->page_count; page++)
+        trouble = check_page(pager, page, scratch[page]);
+    if (!trouble && held + pool->free_count != pool->page_count - 1)
+        trouble = "held and free pages do not add up to the total";
+    if (!trouble && !prefix_index_consistent(&pager->index))
+        trouble = "the prefix index is inconsistent";
+    if (trouble)
+        error_set(error, STATUS_INTERNAL, NULL, "%s (page %u, %u held, %u free of %u)", trouble,
+                  page - 1, held, pool->free_count, pool->page_count - 1);
+    return trouble == NULL;
+}

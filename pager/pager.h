@@ -1,0 +1,84 @@
+/*
+ * The pager: a fixed pool of pages, who holds them, and which can be found again by their tokens.
+ * Knows tokens and page numbers; no bytes of keys and values, no models, no HTTP. The one header of
+ * pager/ that others include, with page_table.h. Engine thread only.
+ *
+ * Every page is free or held. A free page may be cached: still findable, at its place in the LRU,
+ * until it is taken for something else. free (cached included) + held = total at all times. All
+ * memory is allocated by pager_create; "no room" is an ordinary false.
+ */
+#ifndef QUIRE_PAGER_PAGER_H
+#define QUIRE_PAGER_PAGER_H
+
+#include "base/error.h"
+#include "pager/page_table.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct pager;
+
+struct pager_options {
+    uint32_t page_count;  /* ids, the null page 0 included: page_count - 1 pages can be held */
+    uint32_t page_size;   /* tokens per page: 8, 16, 32 or 64 */
+    uint64_t hash_key[2]; /* secret of this process */
+};
+
+/* STATUS_INVALID for an unknown page size or fewer than 2 ids, STATUS_IO when memory fails. */
+enum status pager_create(const struct pager_options *options, struct pager **out,
+                         struct error *error);
+void pager_destroy(struct pager *pager);
+
+/* What pager_create allocates. */
+uint64_t pager_memory_bytes(uint32_t page_count, uint32_t page_size);
+
+uint32_t pager_page_size(const struct pager *pager);
+uint32_t pager_total_count(const struct pager *pager);  /* without the null page */
+uint32_t pager_free_count(const struct pager *pager);   /* without a holder, cached included */
+uint32_t pager_cached_count(const struct pager *pager); /* of those: findable */
+
+/* Pages that `token_count` tokens need. */
+static inline uint32_t pager_pages_for(uint32_t page_size, uint32_t token_count)
+{
+    return token_count / page_size + (token_count % page_size != 0);
+}
+
+/* Take `count` pages into out: all, or none and false. Least recently used first. */
+bool pager_take(struct pager *pager, uint32_t count, uint32_t *out);
+void pager_hold(struct pager *pager, uint32_t page);
+void pager_release(struct pager *pager, uint32_t page);
+uint32_t pager_holders(const struct pager *pager, uint32_t page);
+
+struct pager_match {
+    uint32_t page_count; /* full pages that match, from the beginning */
+    uint32_t free_count; /* of them without a holder: adopting them makes so many fewer free */
+    uint64_t chain;      /* parent for the page that follows */
+};
+
+/* The longest chain of findable pages for a prompt, at most token_count - 1 tokens: the last token
+   is always computed, since its logits are wanted. Fills pages [token_count / page_size]; holds
+   nothing and changes no order. The answer is good until the next call that takes pages. */
+void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t token_count,
+                uint64_t salt, uint32_t *pages, struct pager_match *out);
+
+/* Make a held, full, computed page findable as the continuation of `chain`. Returns the chain's new
+   end. When another page with the same content is findable already it stays the one, and ours
+   private. */
+uint64_t pager_publish(struct pager *pager, uint32_t page, uint64_t chain, const uint32_t *tokens,
+                       uint64_t salt);
+
+/* Is the page named by the prefix index? Such a page is full and must not be written. */
+bool pager_findable(const struct pager *pager, uint32_t page);
+
+/* Forget everything findable. Held pages stay held. */
+void pager_forget(struct pager *pager);
+
+/* Verify everything against the tables that exist: free + held = total, holders equal the tables
+   that name a page, every page in exactly one place, empty pages before cached ones, findable pages
+   and index agree. scratch [page_count]. false with what is wrong in *error. O(pages + table
+   entries). */
+bool pager_check(const struct pager *pager, const struct page_table *const *tables,
+                 size_t table_count, uint32_t *scratch, struct error *error);
+
+#endif

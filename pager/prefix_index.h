@@ -1,0 +1,68 @@
+/*
+ * The prefix index: finds the page that holds the keys and values of given tokens after a given
+ * parent page. Private to pager/; engine thread only. Does not know who holds a page.
+ *
+ * An entry says: page P holds `tokens` (a full page of them) as continuation of the entry `parent`,
+ * under `salt`. Entries are named by a number that is never used twice, so a child whose parent was
+ * forgotten can never be found through another page that took the parent's place. The first page of
+ * a sequence has parent PREFIX_ROOT. Keys are hashed with SipHash-1-3 (Aumasson, Bernstein 2012)
+ * under a secret key, so clients cannot make chains long; a hit is verified by comparing
+ * everything.
+ *
+ * Invariants: at most one entry per page, at most one page per (parent, tokens, salt).
+ */
+#ifndef QUIRE_PAGER_PREFIX_INDEX_H
+#define QUIRE_PAGER_PREFIX_INDEX_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define PREFIX_ROOT 0u
+
+struct prefix_entry {
+    uint64_t id; /* this entry's name; 0: the page has no entry */
+    uint64_t parent;
+    uint64_t salt;
+    uint32_t bucket;
+    uint32_t next;     /* page, in the bucket's chain; 0: none */
+    uint32_t previous; /* page, 0: the bucket itself */
+};
+
+struct prefix_index {
+    /* fixed after start; the arrays are owned by the caller of init */
+    uint32_t page_count;
+    uint32_t page_size;
+    uint32_t bucket_count; /* a power of two */
+    uint64_t key[2];
+    struct prefix_entry *entries; /* [page_count] */
+    uint32_t *tokens;             /* [page_count][page_size] */
+    uint32_t *buckets;            /* [bucket_count] first page of the chain, 0: empty */
+    /* engine thread only */
+    uint64_t last_id;
+    uint32_t entry_count;
+};
+
+/* Buckets for so many pages: a power of two, at least page_count. */
+uint32_t prefix_index_bucket_count(uint32_t page_count);
+
+/* The arrays must be zeroed. */
+void prefix_index_init(struct prefix_index *index, uint32_t page_count, uint32_t page_size,
+                       const uint64_t key[2], struct prefix_entry *entries, uint32_t *tokens,
+                       uint32_t *buckets);
+
+/* The page that holds tokens [page_size] after `parent`; 0 when there is none. */
+uint32_t prefix_index_find(const struct prefix_index *index, uint64_t parent,
+                           const uint32_t *tokens, uint64_t salt);
+
+/* Enter a page that has no entry; there must be none for the same content. Returns the entry's id.
+ */
+uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint64_t parent,
+                          const uint32_t *tokens, uint64_t salt);
+
+/* Forget the page's entry, which must exist. */
+void prefix_index_remove(struct prefix_index *index, uint32_t page);
+
+/* Chains, counts and entries agree? For pager_check. */
+bool prefix_index_consistent(const struct prefix_index *index);
+
+#endif
