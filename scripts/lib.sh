@@ -23,7 +23,7 @@ watch_job() { # PID TITLE LOG
     local pid=$1 title=$2 log=$3 start=$SECONDS told=$SECONDS last
     while kill -0 "$pid" 2>/dev/null; do
         sleep 0.5
-        last=$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | grep -v '^ *$' | tail -n 1 | cut -c1-60)
+        last=$(tail -c 400 "$log" 2>/dev/null | tr '\r' '\n' | grep -av '^ *$' | tail -n 1 | cut -c1-60)
         if [ -t 1 ]; then
             printf '\r\033[K    %3d s  %s' $((SECONDS - start)) "$last"
         elif [ $((SECONDS - told)) -ge 20 ]; then
