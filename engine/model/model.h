@@ -20,17 +20,17 @@ struct model_config {
     char architecture[32];
     char name[128]; /* general.name, or the architecture */
     uint32_t layers;
-    uint32_t embedding;   /* width of the residual stream */
+    uint32_t embedding; /* width of the residual stream */
     uint32_t feed_forward;
     uint32_t heads;
     uint32_t kv_heads;
     uint32_t head_dim;
-    uint32_t rotary;      /* rotated dimensions per head */
-    uint32_t vocabulary;  /* rows of the output head */
-    uint32_t context;     /* trained length */
+    uint32_t rotary;     /* rotated dimensions per head */
+    uint32_t vocabulary; /* rows of the output head */
+    uint32_t context;    /* trained length */
     float norm_eps;
     float rope_base;
-    bool tied_output;     /* output.weight absent: the embedding is the head */
+    bool tied_output; /* output.weight absent: the embedding is the head */
     uint64_t parameter_count;
     uint64_t tensor_bytes; /* of all tensors used, as in the file */
 };
@@ -39,11 +39,11 @@ enum status model_describe(const struct gguf *gguf, struct model_config *out, st
 
 /* Sizes for the budget, before anything large is allocated. All in bytes. */
 struct model_sizes {
-    uint64_t weights;       /* packed weights, norms, RoPE tables */
-    uint64_t scratch;       /* activations for max_batch_rows rows, attention scratch per thread,
-                               logits_rows_max rows of logits are NOT included (the engine's) */
-    uint64_t page;          /* one KV page over all layers */
-    uint64_t load_transient;/* read buffers, freed when loading ends */
+    uint64_t weights;        /* packed weights, norms, RoPE tables */
+    uint64_t scratch;        /* activations for max_batch_rows rows, attention scratch per thread,
+                                logits_rows_max rows of logits are NOT included (the engine's) */
+    uint64_t page;           /* one KV page over all layers */
+    uint64_t load_transient; /* read buffers, freed when loading ends */
 };
 
 struct backend_options {
@@ -51,19 +51,19 @@ struct backend_options {
     struct workers *workers; /* outlives the backend */
     const char *backend;     /* "quantized" or "openblas" */
     uint32_t page_size;
-    uint32_t page_count;     /* page 0 included */
+    uint32_t page_count; /* page 0 included */
     uint32_t max_batch_rows;
     uint32_t max_sequences;
     uint32_t logits_rows_max;
-    uint32_t context;        /* longest sequence: RoPE tables */
+    uint32_t context; /* longest sequence: RoPE tables */
 };
 
 /* options->page_count may be 0 here. */
 void model_sizes(const struct gguf *gguf, const struct model_config *config,
                  const struct backend_options *options, struct model_sizes *out);
 
-/* Load weights, allocate pool and scratch, return a ready backend. Errors: STATUS_IO (file, memory),
-   STATUS_UNSUPPORTED. `progress` (may be NULL) is called with bytes done and total. */
+/* Load weights, allocate pool and scratch, return a ready backend. Errors: STATUS_IO (file,
+   memory), STATUS_UNSUPPORTED. `progress` (may be NULL) is called with bytes done and total. */
 enum status model_backend_create(const struct gguf *gguf, const struct model_config *config,
                                  const struct backend_options *options,
                                  void (*progress)(void *arg, uint64_t done, uint64_t total),

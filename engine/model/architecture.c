@@ -1,0 +1,392 @@
+/*
+ * The families' table, metadata reading, RoPE frequencies.
+ *
+ * Refuses: families not in the table, mixtures of experts, RoPE scalings we do not know, head sizes
+ * that the kernels do not take, numbers that contradict each other.
+ *
+ * RoPE: Su et al. 2021. Scalings: linear (Chen et al. 2023, "position interpolation"), YaRN (Peng
+ * et al. 2023), Llama 3's and longrope's factors per pair, which the file carries as tensors.
+ */
+#include "engine/model/architecture.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "engine/kernels/math.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct architecture architectures[] = {
+    {.name = "llama"},
+    {.name = "qwen2", .neox = true, .features = FEATURE_QKV_BIAS},
+    {.name = "qwen3", .neox = true, .features = FEATURE_QK_NORM},
+    {.name = "gemma2",
+     .neox = true,
+     .features = FEATURE_POST_NORMS,
+     .gelu = true,
+     .scaled_embedding = true,
+     .score_cap = true,
+     .final_cap = true,
+     .window_period = 2,
+     .odd_layers = 46},
+    {.name = "gemma3",
+     .neox = true,
+     .features = FEATURE_QK_NORM | FEATURE_POST_NORMS,
+     .gelu = true,
+     .scaled_embedding = true,
+     .window_period = 6,
+     .local_rope_base = 10000.0f,
+     .odd_layers = 62},
+    {.name = "phi3", .neox = true, .features = FEATURE_FUSED_QKV | FEATURE_FUSED_GATE_UP},
+};
+#define ARCHITECTURE_COUNT (sizeof architectures / sizeof architectures[0])
+
+static const struct architecture *architecture_find(struct gguf_string name)
+{
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; ++i) {
+        const char *known = architectures[i].name;
+        if (strlen(known) == name.length && memcmp(known, name.text, name.length) == 0)
+            return &architectures[i];
+    }
+    return NULL;
+}
+
+static enum status refuse_architecture(struct gguf_string name, struct error *error)
+{
+    char known[128] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; ++i)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
+                                 architectures[i].name);
+    CHECK(used < sizeof known);
+    return error_set(error, STATUS_UNSUPPORTED, "general.architecture",
+                     "unknown model architecture '%.*s' (known: %s)",
+                     (int)(name.length < 40 ? name.length : 40), name.text, known);
+}
+
+/* ---- Keys of the family, "llama.block_count" ---- */
+
+struct key_reader {
+    const struct gguf *gguf;
+    const char *architecture;
+    struct error *error;
+    char key[96];
+};
+
+static const char *full_key(struct key_reader *reader, const char *key)
+{
+    snprintf(reader->key, sizeof reader->key, "%s.%s", reader->architecture, key);
+    return reader->key;
+}
+
+static enum status read_u32(struct key_reader *reader, const char *key, uint32_t least,
+                            uint32_t most, uint32_t *out)
+{
+    const char *name = full_key(reader, key);
+    uint32_t value;
+    enum status status = gguf_get_u32(reader->gguf, name, &value, reader->error);
+    if (status != STATUS_OK)
+        return status;
+    if (value < least || value > most)
+        return error_set(reader->error, STATUS_INVALID, name, "%s is %u: must be %u … %u", name,
+                         value, least, most);
+    *out = value;
+    return STATUS_OK;
+}
+
+/* As read_u32, but an absent key leaves *out as it is. */
+static enum status read_u32_optional(struct key_reader *reader, const char *key, uint32_t least,
+                                     uint32_t most, uint32_t *out)
+{
+    if (!gguf_has(reader->gguf, full_key(reader, key)))
+        return STATUS_OK;
+    return read_u32(reader, key, least, most, out);
+}
+
+static enum status read_f32(struct key_reader *reader, const char *key, float least, float most,
+                            float *out)
+{
+    const char *name = full_key(reader, key);
+    float value;
+    enum status status = gguf_get_f32(reader->gguf, name, &value, reader->error);
+    if (status != STATUS_OK)
+        return status;
+    if (!(value >= least && value <= most)) /* NaN fails too */
+        return error_set(reader->error, STATUS_INVALID, name, "%s is %g: must be %g … %g", name,
+                         (double)value, (double)least, (double)most);
+    *out = value;
+    return STATUS_OK;
+}
+
+static enum status read_f32_optional(struct key_reader *reader, const char *key, float least,
+                                     float most, float *out)
+{
+    if (!gguf_has(reader->gguf, full_key(reader, key)))
+        return STATUS_OK;
+    return read_f32(reader, key, least, most, out);
+}
+
+/* ---- Sizes ---- */
+
+static enum status read_sizes(struct key_reader *reader, struct model_config *config)
+{
+    enum status status;
+    if ((status = read_u32(reader, "block_count", 1, LIMIT_LAYERS, &config->layers)) ||
+        (status = read_u32(reader, "embedding_length", 8, 1u << 16, &config->embedding)) ||
+        (status = read_u32(reader, "feed_forward_length", 8, 1u << 20, &config->feed_forward)) ||
+        (status = read_u32(reader, "attention.head_count", 1, 4096, &config->heads)) ||
+        (status = read_u32(reader, "context_length", 1, 1u << 26, &config->context)) ||
+        (status =
+             read_f32(reader, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f, &config->norm_eps)))
+        return status;
+    config->kv_heads = config->heads;
+    config->rope_base = 10000.0f;
+    uint32_t experts = 0;
+    if ((status = read_u32_optional(reader, "attention.head_count_kv", 1, config->heads,
+                                    &config->kv_heads)) ||
+        (status = read_f32_optional(reader, "rope.freq_base", 1.0f, 1e12f, &config->rope_base)) ||
+        (status = read_u32_optional(reader, "expert_count", 0, UINT32_MAX, &experts)))
+        return status;
+    if (config->heads % config->kv_heads != 0)
+        return error_set(reader->error, STATUS_INVALID, full_key(reader, "attention.head_count_kv"),
+                         "%s is %u: must divide the %u heads", reader->key, config->kv_heads,
+                         config->heads);
+    if (experts > 0)
+        return error_set(reader->error, STATUS_UNSUPPORTED, full_key(reader, "expert_count"),
+                         "%s is %u: mixtures of experts are not supported", reader->key, experts);
+    return STATUS_OK;
+}
+
+static enum status read_head_size(struct key_reader *reader, struct model_config *config)
+{
+    enum status status;
+    if (gguf_has(reader->gguf, full_key(reader, "attention.key_length"))) {
+        status = read_u32(reader, "attention.key_length", 1, 1u << 16, &config->head_dim);
+    } else if (config->embedding % config->heads != 0) {
+        return error_set(reader->error, STATUS_INVALID, full_key(reader, "attention.head_count"),
+                         "%s is %u: must divide the embedding length %u", reader->key,
+                         config->heads, config->embedding);
+    } else {
+        config->head_dim = config->embedding / config->heads;
+        status = STATUS_OK;
+    }
+    if (status != STATUS_OK)
+        return status;
+    uint32_t value_dim = config->head_dim;
+    status = read_u32_optional(reader, "attention.value_length", 1, 1u << 16, &value_dim);
+    if (status != STATUS_OK)
+        return status;
+    if (config->head_dim % 8 != 0 || config->head_dim > MODEL_HEAD_DIM_MAX ||
+        value_dim != config->head_dim)
+        return error_set(reader->error, STATUS_UNSUPPORTED, full_key(reader, "attention"),
+                         "heads of %u key and %u value dimensions are not supported (equal, a "
+                         "multiple of 8, at most %u)",
+                         config->head_dim, value_dim, MODEL_HEAD_DIM_MAX);
+    config->rotary = config->head_dim;
+    status =
+        read_u32_optional(reader, "rope.dimension_count", 2, config->head_dim, &config->rotary);
+    if (status == STATUS_OK && config->rotary % 2 != 0)
+        return error_set(reader->error, STATUS_INVALID, full_key(reader, "rope.dimension_count"),
+                         "%s is %u: must be even", reader->key, config->rotary);
+    return status;
+}
+
+/* ---- What only some families have ---- */
+
+static enum status read_rope_scaling(struct key_reader *reader, struct model_details *details)
+{
+    static const struct {
+        const char *name;
+        enum rope_scaling scaling;
+    } known[] = {
+        {"none", ROPE_NONE}, {"linear", ROPE_LINEAR}, {"yarn", ROPE_YARN}, {"longrope", ROPE_LONG}};
+    details->rope_scaling = ROPE_NONE;
+    details->rope_factor = 1.0f;
+    details->rope_attn_factor = 1.0f;
+    details->rope_original = details->config.context;
+    enum status status;
+    const char *name = full_key(reader, "rope.scaling.type");
+    if (gguf_has(reader->gguf, name)) {
+        struct gguf_string text;
+        status = gguf_get_string(reader->gguf, name, &text, reader->error);
+        if (status != STATUS_OK)
+            return status;
+        size_t i = 0;
+        while (i < 4 && (strlen(known[i].name) != text.length ||
+                         memcmp(known[i].name, text.text, text.length) != 0))
+            ++i;
+        if (i == 4)
+            return error_set(reader->error, STATUS_UNSUPPORTED, name,
+                             "unknown RoPE scaling '%.*s' in %s (known: none, linear, yarn, "
+                             "longrope)",
+                             (int)(text.length < 40 ? text.length : 40), text.text, name);
+        details->rope_scaling = known[i].scaling;
+    }
+    if ((status = read_f32_optional(reader, "rope.scaling.factor", 1e-6f, 1e6f,
+                                    &details->rope_factor)) ||
+        (status = read_f32_optional(reader, "rope.scaling.attn_factor", 1e-6f, 1e6f,
+                                    &details->rope_attn_factor)))
+        return status;
+    return read_u32_optional(reader, "rope.scaling.original_context_length", 1, 1u << 26,
+                             &details->rope_original);
+}
+
+static enum status read_family(struct key_reader *reader, struct model_details *details)
+{
+    const struct architecture *architecture = details->architecture;
+    struct model_config *config = &details->config;
+    enum status status = STATUS_OK;
+    if (architecture->window_period > 0)
+        status = read_u32(reader, "attention.sliding_window", 1, 1u << 26, &details->window);
+    if (status == STATUS_OK && architecture->score_cap)
+        status = read_f32(reader, "attn_logit_softcapping", 1e-3f, 1e6f, &details->score_cap);
+    if (status == STATUS_OK && architecture->final_cap)
+        status = read_f32(reader, "final_logit_softcapping", 1e-3f, 1e6f, &details->final_cap);
+    if (status != STATUS_OK)
+        return status;
+    details->embedding_scale =
+        architecture->scaled_embedding ? sqrtf((float)config->embedding) : 1.0f;
+    uint32_t scaled_dim =
+        architecture->odd_layers != 0 && config->layers == architecture->odd_layers
+            ? config->embedding / config->heads
+            : config->head_dim;
+    details->attention_scale = 1.0f / sqrtf((float)scaled_dim);
+    return STATUS_OK;
+}
+
+static void read_name(const struct gguf *gguf, struct model_config *config)
+{
+    struct gguf_string name;
+    const char *text = config->architecture;
+    size_t length = strlen(text);
+    if (gguf_has(gguf, "general.name") &&
+        gguf_get_string(gguf, "general.name", &name, NULL) == STATUS_OK && name.length > 0) {
+        text = name.text;
+        length = name.length;
+    }
+    if (length >= sizeof config->name)
+        length = sizeof config->name - 1;
+    memcpy(config->name, text, length);
+    config->name[length] = '\0';
+}
+
+enum status model_details_read(const struct gguf *gguf, struct model_details *out,
+                               struct error *error)
+{
+    struct model_details details = {0};
+    struct gguf_string name;
+    enum status status = gguf_get_string(gguf, "general.architecture", &name, error);
+    if (status != STATUS_OK)
+        return status;
+    details.architecture = architecture_find(name);
+    if (details.architecture == NULL)
+        return refuse_architecture(name, error);
+    snprintf(details.config.architecture, sizeof details.config.architecture, "%s",
+             details.architecture->name);
+    read_name(gguf, &details.config);
+    struct key_reader reader = {gguf, details.architecture->name, error, ""};
+    if ((status = read_sizes(&reader, &details.config)) ||
+        (status = read_head_size(&reader, &details.config)) ||
+        (status = read_rope_scaling(&reader, &details)) ||
+        (status = read_family(&reader, &details)))
+        return status;
+    *out = details;
+    return STATUS_OK;
+}
+
+bool model_layer_is_local(const struct model_details *details, uint32_t layer)
+{
+    uint32_t period = details->architecture->window_period;
+    return period > 0 && (layer + 1) % period != 0;
+}
+
+/* ---- RoPE ---- */
+
+/* Divide by the factor per pair that a tensor holds. */
+static enum status divide_by_tensor(const struct gguf *gguf, const char *name, uint32_t half,
+                                    double *frequencies, struct error *error)
+{
+    const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
+    float factors[MODEL_HEAD_DIM_MAX / 2];
+    if (tensor == NULL)
+        return error_set(error, STATUS_INVALID, name, "tensor '%s' is missing", name);
+    if (tensor->format != FORMAT_F32 || tensor->dim_count != 1 || tensor->dims[0] != half)
+        return error_set(error, STATUS_INVALID, name, "tensor '%s' must be %u F32 values", name,
+                         half);
+    enum status status = gguf_read(gguf, tensor, 0, factors, half * sizeof factors[0], error);
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = 0; i < half; ++i) {
+        if (!(factors[i] > 0.0f && factors[i] < 1e9f))
+            return error_set(error, STATUS_INVALID, name, "tensor '%s' holds %g: must be above 0",
+                             name, (double)factors[i]);
+        frequencies[i] /= (double)factors[i];
+    }
+    return STATUS_OK;
+}
+
+/* The pair that makes `turns` turns over the original context (YaRN, equation 16's inverse). */
+static double yarn_pair(const struct model_details *details, double base, double turns)
+{
+    const double two_pi = 6.283185307179586;
+    return details->config.rotary * math_log_double(details->rope_original / (turns * two_pi)) /
+           (2.0 * math_log_double(base));
+}
+
+static void scale_yarn(const struct model_details *details, double base, double *frequencies)
+{
+    uint32_t half = details->config.rotary / 2;
+    double low = floor(yarn_pair(details, base, 32.0)); /* beta_fast */
+    double high = ceil(yarn_pair(details, base, 1.0));  /* beta_slow */
+    if (low < 0.0)
+        low = 0.0;
+    if (high > details->config.rotary - 1.0)
+        high = details->config.rotary - 1.0;
+    double width = high - low > 0.001 ? high - low : 0.001;
+    for (uint32_t i = 0; i < half; ++i) {
+        double ramp = (i - low) / width;
+        ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+        frequencies[i] =
+            frequencies[i] * (1.0 - ramp) + frequencies[i] / (double)details->rope_factor * ramp;
+    }
+}
+
+enum status model_rope_frequencies(const struct gguf *gguf, const struct model_details *details,
+                                   bool local, uint32_t context, double *frequencies,
+                                   float *magnitude, struct error *error)
+{
+    uint32_t rotary = details->config.rotary;
+    bool own_base = local && details->architecture->local_rope_base > 0.0f;
+    double base = own_base ? (double)details->architecture->local_rope_base
+                           : (double)details->config.rope_base;
+    for (uint32_t i = 0; i < rotary / 2; ++i)
+        frequencies[i] = math_pow(base, -2.0 * i / rotary);
+    *magnitude = 1.0f;
+    if (own_base)
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    switch (details->rope_scaling) {
+    case ROPE_NONE:
+        break;
+    case ROPE_LINEAR:
+        for (uint32_t i = 0; i < rotary / 2; ++i)
+            frequencies[i] /= (double)details->rope_factor;
+        break;
+    case ROPE_YARN:
+        scale_yarn(details, base, frequencies);
+        *magnitude = (float)((double)details->rope_attn_factor *
+                             (1.0 + 0.1 * math_log_double((double)details->rope_factor)));
+        break;
+    case ROPE_LONG:
+        *magnitude = details->rope_attn_factor;
+        status = divide_by_tensor(gguf,
+                                  context > details->rope_original ? "rope_factors_long.weight"
+                                                                   : "rope_factors_short.weight",
+                                  rotary / 2, frequencies, error);
+        break;
+    }
+    if (status == STATUS_OK && gguf_find_tensor(gguf, "rope_freqs.weight") != NULL)
+        status = divide_by_tensor(gguf, "rope_freqs.weight", rotary / 2, frequencies, error);
+    return status;
+}

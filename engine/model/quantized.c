@@ -1,0 +1,677 @@
+/*
+ * The quantised backend: lifecycle, and how a step's work is cut over the threads.
+ *
+ * A step is one SPMD job. It is cut in one of two ways, which give the same bits:
+ *
+ *   by outputs (few rows): the whole batch is one tile; threads share each matrix by row groups and
+ *     meet at a barrier after each. With very few rows every thread norms and quantizes all of them
+ *     for itself, which is cheaper than a barrier.
+ *   by rows (many rows): a thread takes a tile of rows through everything between two attentions,
+ *     so its activations stay in its cache; two barriers per layer.
+ *
+ * In the last layer keys and values of all rows are stored, but attention and what follows is
+ * computed only for the rows whose logits are wanted, moved together in `hidden`.
+ *
+ * Nothing is allocated after create. Scratch is carved by one function that also sizes it.
+ */
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/kernels/math.h"
+#include "engine/model/backends.h"
+#include "engine/model/forward.h"
+#include "engine/model/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE_ROWS_MAX 64u /* activations of a tile stay within a core's second-level cache */
+#define TILE_ROWS_MIN 16u /* fewer, and reading the weights costs more than computing */
+#define ALONE_ROWS_MAX 4u /* up to here a thread quantizes for itself instead of sharing */
+#define ITEMS_PER_THREAD                                                                           \
+    8u /* work items a matrix is cut into: evens out threads of unequal speed */
+
+struct quantized {
+    struct backend base;
+    /* fixed after start */
+    struct forward forward;
+    struct workers *workers;
+    unsigned threads;
+    uint64_t pool_bytes;
+    void *scratch;
+    uint64_t scratch_bytes;
+    struct workspace shared; /* [threads · TILE_ROWS_MAX rows]; threads' own parts lie in it */
+    uint64_t quantized_part_bytes; /* of one thread */
+    uint8_t *attention_scratch;    /* [threads][attention_part_bytes] */
+    uint64_t attention_part_bytes;
+    struct query_tile *query_tiles[2]; /* [0] of all rows, [1] of logits rows (last layer) */
+    /* the step */
+    uint32_t query_tile_count[2];
+    uint32_t tile_rows; /* by rows: rows of a tile; 0: by outputs */
+    uint32_t logits_first, logits_count;
+    float *logits_out;
+    uint64_t marked_ns;
+    uint64_t stage_ns[STAGE_COUNT]; /* thread 0 writes */
+};
+
+/* ---- Memory ---- */
+
+struct carver {
+    uint8_t *base; /* NULL: only count */
+    uint64_t used;
+};
+
+static void *carve(struct carver *carver, uint64_t count, uint64_t size)
+{
+    uint64_t at = carver->used;
+    carver->used += bytes_align(count * size, 64);
+    return carver->base != NULL ? carver->base + at : NULL;
+}
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void carve_scratch(struct quantized *model, const struct model_details *details,
+                          const struct backend_options *options, struct carver *carver)
+{
+    const struct model_config *config = &details->config;
+    const struct kernels *kernels = options->kernels;
+    struct forward *forward = &model->forward;
+    uint64_t threads = workers_count(options->workers), rows = options->max_batch_rows;
+    uint64_t queries = (uint64_t)config->heads * config->head_dim;
+    uint64_t keys = (uint64_t)config->kv_heads * config->head_dim;
+    uint64_t f = sizeof(float);
+    forward->x = carve(carver, rows * config->embedding, f);
+    forward->q = carve(carver, rows * queries, f);
+    forward->attended = carve(carver, rows * queries, f);
+    forward->hidden = carve(carver, rows * config->embedding, f);
+    bool two_bases = details->architecture->local_rope_base > 0.0f;
+    for (uint32_t base = 0; base < (two_bases ? 2u : 1u); ++base) {
+        forward->cosine[base] = carve(carver, rows * (config->rotary / 2), f);
+        forward->sine[base] = carve(carver, rows * (config->rotary / 2), f);
+    }
+    forward->slots = carve(carver, rows, sizeof forward->slots[0]);
+    forward->positions = carve(carver, rows, sizeof forward->positions[0]);
+    model->query_tiles[0] = carve(carver, rows, sizeof model->query_tiles[0][0]);
+    model->query_tiles[1] = carve(carver, rows, sizeof model->query_tiles[1][0]);
+
+    uint64_t wide = threads * TILE_ROWS_MAX;
+    uint64_t row_bytes = max_u64(kernels->quantized_row_bytes(config->embedding),
+                                 max_u64(kernels->quantized_row_bytes((uint32_t)queries),
+                                         kernels->quantized_row_bytes(config->feed_forward)));
+    model->quantized_part_bytes = bytes_align(TILE_ROWS_MAX * row_bytes, 64);
+    model->shared.normed = carve(carver, wide * config->embedding, f);
+    model->shared.quantized = carve(carver, threads, model->quantized_part_bytes);
+    model->shared.keys = carve(carver, wide * keys, f);
+    model->shared.values = carve(carver, wide * keys, f);
+    model->shared.gate = carve(carver, wide * config->feed_forward, f);
+    model->shared.up = carve(carver, wide * config->feed_forward, f);
+    if ((details->architecture->features & FEATURE_POST_NORMS) != 0)
+        model->shared.projected = carve(carver, wide * config->embedding, f);
+    model->attention_part_bytes = bytes_align(
+        kernels->attention_scratch_bytes(config->head_dim, config->heads / config->kv_heads), 64);
+    model->attention_scratch = carve(carver, threads, model->attention_part_bytes);
+}
+
+void quantized_sizes(const struct model_details *details, const struct backend_options *options,
+                     struct model_sizes *out)
+{
+    struct quantized model = {0};
+    struct carver carver = {NULL, 0};
+    carve_scratch(&model, details, options, &carver);
+    out->scratch = memory_map_bytes(carver.used) + sizeof model;
+    out->page = kv_page_bytes(details->config.layers, details->config.kv_heads,
+                              details->config.head_dim, options->page_size);
+}
+
+/* The workspace of one thread: its rows of the shared one. */
+static struct workspace part_of(const struct quantized *model, unsigned thread)
+{
+    const struct model_config *config = &model->forward.details.config;
+    const struct workspace *shared = &model->shared;
+    size_t row = (size_t)thread * TILE_ROWS_MAX;
+    size_t keys = (size_t)config->kv_heads * config->head_dim;
+    return (struct workspace){
+        .normed = shared->normed + row * config->embedding,
+        .quantized = (uint8_t *)shared->quantized + thread * model->quantized_part_bytes,
+        .keys = shared->keys + row * keys,
+        .values = shared->values + row * keys,
+        .gate = shared->gate + row * config->feed_forward,
+        .up = shared->up + row * config->feed_forward,
+        .projected = shared->projected != NULL ? shared->projected + row * config->embedding : NULL,
+    };
+}
+
+/* ---- Planning a step: on the engine thread, before the job ---- */
+
+static void plan_rows(struct forward *forward, const struct batch *batch)
+{
+    uint32_t page_size = forward->kv.page_size;
+    for (uint32_t s = 0; s < batch->sequence_count; ++s) {
+        const struct batch_sequence *sequence = &batch->sequences[s];
+        CHECK((uint64_t)sequence->page_count * page_size >=
+              (uint64_t)sequence->first_position + sequence->row_count);
+        for (uint32_t i = 0; i < sequence->row_count; ++i) {
+            uint32_t position = sequence->first_position + i;
+            uint32_t row = sequence->first_row + i;
+            forward->positions[row] = position;
+            forward->slots[row] =
+                (uint64_t)sequence->pages[position / page_size] * page_size + position % page_size;
+        }
+    }
+}
+
+/* Queries of every row, the latest sequences' last ones first: prompts' tails cost most, and the
+   dearest first leaves threads least uneven at the end. */
+static uint32_t plan_queries(const struct batch *batch, struct query_tile *tiles)
+{
+    uint32_t count = 0;
+    for (uint32_t s = batch->sequence_count; s-- > 0;) {
+        const struct batch_sequence *sequence = &batch->sequences[s];
+        uint32_t cuts = (sequence->row_count + KERNEL_QUERY_TILE - 1) / KERNEL_QUERY_TILE;
+        for (uint32_t cut = cuts; cut-- > 0;) {
+            uint32_t from = cut * KERNEL_QUERY_TILE;
+            uint32_t left = sequence->row_count - from;
+            uint32_t row = sequence->first_row + from;
+            tiles[count++] = (struct query_tile){
+                s, row, left < KERNEL_QUERY_TILE ? left : KERNEL_QUERY_TILE, row};
+        }
+    }
+    return count;
+}
+
+/* Queries of the logits rows only: stretches of neighbours within a sequence. */
+static uint32_t plan_last_queries(const struct batch *batch, struct query_tile *tiles)
+{
+    uint32_t count = 0, s = 0;
+    for (uint32_t i = 0; i < batch->logits_row_count; ++i) {
+        uint32_t row = batch->logits_rows[i];
+        while (row >= batch->sequences[s].first_row + batch->sequences[s].row_count)
+            ++s;
+        CHECK(s < batch->sequence_count && row >= batch->sequences[s].first_row);
+        struct query_tile *last = count > 0 ? &tiles[count - 1] : NULL;
+        if (last != NULL && last->sequence == s && last->count < KERNEL_QUERY_TILE &&
+            last->row + last->count == row)
+            ++last->count;
+        else
+            tiles[count++] = (struct query_tile){s, row, 1, i};
+    }
+    return count;
+}
+
+static void plan(struct quantized *model, const struct batch *batch)
+{
+    CHECK(batch->row_count > 0 && batch->row_count <= model->base.max_batch_rows);
+    CHECK(batch->logits_row_count <= batch->row_count);
+    model->forward.batch = batch;
+    plan_rows(&model->forward, batch);
+    model->query_tile_count[0] = plan_queries(batch, model->query_tiles[0]);
+    model->query_tile_count[1] = plan_last_queries(batch, model->query_tiles[1]);
+    model->tile_rows = 0;
+    if (batch->row_count >= TILE_ROWS_MIN * model->threads) {
+        uint32_t rows = batch->row_count / (model->threads * ITEMS_PER_THREAD);
+        rows = (rows + 7) / 8 * 8;
+        model->tile_rows = rows < TILE_ROWS_MIN   ? TILE_ROWS_MIN
+                           : rows > TILE_ROWS_MAX ? TILE_ROWS_MAX
+                                                  : rows;
+    }
+}
+
+/* ---- Parts of the job ---- */
+
+static void mark(struct quantized *model, unsigned thread, enum quantized_stage stage)
+{
+    if (thread != 0)
+        return;
+    uint64_t now = clock_now_ns();
+    model->stage_ns[stage] += now - model->marked_ns;
+    model->marked_ns = now;
+}
+
+static bool is_last(const struct quantized *model, uint32_t layer)
+{
+    return layer + 1 == model->forward.details.config.layers;
+}
+
+/* One interval: attention of a layer, given out by query tile and KV head. In the last layer also
+   the residual stream of the logits rows moves together. */
+static void attend(struct quantized *model, unsigned thread, uint32_t layer)
+{
+    const struct forward *forward = &model->forward;
+    unsigned last = is_last(model, layer) ? 1 : 0;
+    uint32_t kv_heads = forward->details.config.kv_heads;
+    uint32_t width = forward->details.config.embedding;
+    uint32_t tasks = model->query_tile_count[last] * kv_heads;
+    uint32_t items = tasks + (last ? forward->batch->logits_row_count : 0);
+    void *scratch = model->attention_scratch + thread * model->attention_part_bytes;
+    for (;;) {
+        uint32_t item = workers_next(model->workers);
+        if (item >= items)
+            break;
+        if (item < tasks)
+            forward_attention(forward, layer, &model->query_tiles[last][item / kv_heads],
+                              item % kv_heads, scratch);
+        else
+            memcpy(forward->hidden + (size_t)(item - tasks) * width,
+                   forward->x + (size_t)forward->batch->logits_rows[item - tasks] * width,
+                   width * sizeof(float));
+    }
+    workers_barrier(model->workers);
+}
+
+typedef void stage_fn(const struct forward *forward, uint32_t layer, const struct tile *tile,
+                      uint32_t first, uint32_t count);
+
+/* Give out the row groups of n outputs. */
+static void share_groups(struct quantized *model, stage_fn *stage, uint32_t layer,
+                         const struct tile *tile, uint32_t n)
+{
+    uint32_t groups = forward_groups(n);
+    uint32_t step = groups / (model->threads * ITEMS_PER_THREAD);
+    step = step < 1 ? 1 : step > 8 ? 8 : step;
+    for (;;) {
+        uint32_t first = workers_next(model->workers) * step;
+        if (first >= groups)
+            break;
+        stage(&model->forward, layer, tile, first, groups - first < step ? groups - first : step);
+    }
+    workers_barrier(model->workers);
+}
+
+/* Give out the tile's rows; on return they are all done. */
+static void share_rows(struct quantized *model, stage_fn *stage, uint32_t layer,
+                       const struct tile *tile)
+{
+    for (;;) {
+        uint32_t row = workers_next(model->workers);
+        if (row >= tile->rows)
+            break;
+        stage(&model->forward, layer, tile, row, 1);
+    }
+    workers_barrier(model->workers);
+}
+
+/* Rows that prepare a matrix's input: alone when they are few, else shared. */
+static void prepare_rows(struct quantized *model, stage_fn *stage, uint32_t layer,
+                         const struct tile *tile, bool alone)
+{
+    if (alone)
+        stage(&model->forward, layer, tile, 0, tile->rows);
+    else
+        share_rows(model, stage, layer, tile);
+}
+
+static void share_embedding(struct quantized *model)
+{
+    for (;;) {
+        uint32_t row = workers_next(model->workers);
+        if (row >= model->forward.batch->row_count)
+            break;
+        forward_embed(&model->forward, row, 1);
+    }
+    workers_barrier(model->workers);
+}
+
+/* ---- A step cut by outputs ---- */
+
+/* The whole batch as one tile; norms and quantized rows in the thread's own part when alone. */
+static struct tile whole_tile(const struct quantized *model, unsigned thread, bool alone, float *x,
+                              uint32_t rows)
+{
+    struct tile tile = {0, rows, x, model->forward.attended, model->shared};
+    if (alone) {
+        struct workspace own = part_of(model, thread);
+        tile.work.normed = own.normed;
+        tile.work.quantized = own.quantized;
+    }
+    return tile;
+}
+
+static void qkv_by_outputs(struct quantized *model, uint32_t layer, const struct tile *tile)
+{
+    uint32_t units = model->forward.kv_units + model->forward.query_units;
+    for (;;) {
+        uint32_t unit = workers_next(model->workers);
+        if (unit >= units)
+            break;
+        forward_qkv_unit(&model->forward, layer, tile, unit);
+    }
+    workers_barrier(model->workers);
+}
+
+static void after_attention_by_outputs(struct quantized *model, unsigned thread, uint32_t layer,
+                                       const struct tile *tile, bool alone)
+{
+    const struct model_config *config = &model->forward.details.config;
+    bool post = forward_has_post_norms(&model->forward);
+    prepare_rows(model, forward_quantize_attended, layer, tile, alone);
+    share_groups(model, forward_output, layer, tile, config->embedding);
+    if (post)
+        share_rows(model, forward_post_attention, layer, tile);
+    mark(model, thread, STAGE_OUTPUT);
+    prepare_rows(model, forward_norm_feed, layer, tile, alone);
+    share_groups(model, forward_gate_up, layer, tile, config->feed_forward);
+    mark(model, thread, STAGE_FEED_UP);
+    prepare_rows(model, forward_quantize_gate, layer, tile, alone);
+    share_groups(model, forward_down, layer, tile, config->embedding);
+    if (post)
+        share_rows(model, forward_post_feed, layer, tile);
+    mark(model, thread, STAGE_FEED_DOWN);
+}
+
+static void step_by_outputs(struct quantized *model, unsigned thread)
+{
+    struct forward *forward = &model->forward;
+    const struct batch *batch = forward->batch;
+    bool alone = batch->row_count <= ALONE_ROWS_MAX;
+    struct tile tile = whole_tile(model, thread, alone, forward->x, batch->row_count);
+    share_embedding(model);
+    mark(model, thread, STAGE_EMBED);
+    for (uint32_t layer = 0; layer < forward->details.config.layers; ++layer) {
+        prepare_rows(model, forward_norm_attention, layer, &tile, alone);
+        qkv_by_outputs(model, layer, &tile);
+        mark(model, thread, STAGE_QKV);
+        if (is_last(model, layer)) {
+            if (batch->logits_row_count == 0)
+                return;
+            tile = whole_tile(model, thread, alone, forward->hidden, batch->logits_row_count);
+        }
+        attend(model, thread, layer);
+        mark(model, thread, STAGE_ATTENTION);
+        after_attention_by_outputs(model, thread, layer, &tile, alone);
+    }
+    for (;;) {
+        uint32_t row = workers_next(model->workers);
+        if (row >= batch->logits_row_count)
+            break;
+        forward_final_norm(forward, row, 1);
+    }
+}
+
+/* ---- A step cut by rows ---- */
+
+static void after_attention_by_rows(const struct quantized *model, uint32_t layer,
+                                    const struct tile *tile)
+{
+    const struct forward *forward = &model->forward;
+    const struct model_config *config = &forward->details.config;
+    bool post = forward_has_post_norms(forward);
+    forward_quantize_attended(forward, layer, tile, 0, tile->rows);
+    forward_output(forward, layer, tile, 0, forward_groups(config->embedding));
+    if (post)
+        forward_post_attention(forward, layer, tile, 0, tile->rows);
+    forward_norm_feed(forward, layer, tile, 0, tile->rows);
+    forward_gate_up(forward, layer, tile, 0, forward_groups(config->feed_forward));
+    forward_quantize_gate(forward, layer, tile, 0, tile->rows);
+    forward_down(forward, layer, tile, 0, forward_groups(config->embedding));
+    if (post)
+        forward_post_feed(forward, layer, tile, 0, tile->rows);
+}
+
+/* Everything of one tile between the attentions of layer - 1 and layer. */
+static void tile_between(struct quantized *model, unsigned thread, uint32_t layer,
+                         const struct tile *tile)
+{
+    struct forward *forward = &model->forward;
+    if (layer == 0) {
+        forward_embed(forward, tile->first, tile->rows);
+        mark(model, thread, STAGE_EMBED);
+    } else {
+        after_attention_by_rows(model, layer - 1, tile);
+        mark(model, thread, STAGE_FINISH);
+    }
+    if (layer == forward->details.config.layers) {
+        forward_final_norm(forward, tile->first, tile->rows);
+        return;
+    }
+    forward_norm_attention(forward, layer, tile, 0, tile->rows);
+    for (uint32_t unit = 0; unit < forward->kv_units + forward->query_units; ++unit)
+        forward_qkv_unit(forward, layer, tile, unit);
+    mark(model, thread, STAGE_QKV);
+}
+
+static void tiles_between(struct quantized *model, unsigned thread, uint32_t layer)
+{
+    struct forward *forward = &model->forward;
+    const struct model_config *config = &forward->details.config;
+    bool end = layer == config->layers;
+    uint32_t rows = end ? forward->batch->logits_row_count : forward->batch->row_count;
+    float *x = end ? forward->hidden : forward->x;
+    size_t queries = (size_t)config->heads * config->head_dim;
+    struct tile tile = {.work = part_of(model, thread)};
+    for (;;) {
+        tile.first = workers_next(model->workers) * model->tile_rows;
+        if (tile.first >= rows)
+            break;
+        tile.rows = rows - tile.first < model->tile_rows ? rows - tile.first : model->tile_rows;
+        tile.x = x + (size_t)tile.first * config->embedding;
+        tile.attended = forward->attended + tile.first * queries;
+        tile_between(model, thread, layer, &tile);
+    }
+    workers_barrier(model->workers);
+    mark(model, thread, STAGE_FINISH);
+}
+
+static void step_by_rows(struct quantized *model, unsigned thread)
+{
+    uint32_t layers = model->forward.details.config.layers;
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+        tiles_between(model, thread, layer);
+        if (is_last(model, layer) && model->forward.batch->logits_row_count == 0)
+            return;
+        attend(model, thread, layer);
+        mark(model, thread, STAGE_ATTENTION);
+    }
+    tiles_between(model, thread, layers);
+}
+
+/* ---- The backend's operations ---- */
+
+static void step_run(void *arg, unsigned thread)
+{
+    struct quantized *model = arg;
+    if (model->tile_rows > 0)
+        step_by_rows(model, thread);
+    else
+        step_by_outputs(model, thread);
+}
+
+static void quantized_forward(struct backend *backend, const struct batch *batch)
+{
+    struct quantized *model = (struct quantized *)backend;
+    model->marked_ns = clock_now_ns();
+    plan(model, batch);
+    workers_run(model->workers, step_run, model);
+}
+
+static void quantize_logits(const struct forward *forward, uint32_t layer, const struct tile *tile,
+                            uint32_t first, uint32_t count)
+{
+    (void)layer;
+    if (!forward_reads_quantized(&forward->weights.head))
+        return;
+    struct activations input = {tile->rows, forward->details.config.embedding, tile->x,
+                                tile->work.quantized};
+    forward->kernels->quantize(&input, first, count);
+}
+
+static void logits_run(void *arg, unsigned thread)
+{
+    struct quantized *model = arg;
+    const struct forward *forward = &model->forward;
+    const struct packed_matrix *head = &forward->weights.head;
+    uint32_t rows = model->logits_count;
+    bool alone = rows <= ALONE_ROWS_MAX;
+    float *x = forward->hidden + (size_t)model->logits_first * head->k;
+    struct tile tile = whole_tile(model, thread, alone, x, rows);
+    prepare_rows(model, quantize_logits, 0, &tile, alone);
+    struct activations input = {rows, head->k, x, tile.work.quantized};
+    uint32_t groups = forward_groups(head->n), step = 8;
+    float cap = forward->details.final_cap;
+    for (;;) {
+        uint32_t first = workers_next(model->workers) * step;
+        if (first >= groups)
+            break;
+        uint32_t count = groups - first < step ? groups - first : step;
+        forward->kernels->matmul(head, &input, 0, rows, first, count, false, model->logits_out,
+                                 head->n);
+        if (cap == 0.0f)
+            continue;
+        uint32_t end = (first + count) * KERNEL_ROW_GROUP;
+        end = end < head->n ? end : head->n;
+        for (uint32_t row = 0; row < rows; ++row)
+            for (uint32_t o = first * KERNEL_ROW_GROUP; o < end; ++o) {
+                float *y = &model->logits_out[(size_t)row * head->n + o];
+                *y = cap * math_tanh(*y / cap);
+            }
+    }
+}
+
+static void quantized_logits(struct backend *backend, uint32_t first, uint32_t count, float *out)
+{
+    struct quantized *model = (struct quantized *)backend;
+    CHECK(count <= backend->logits_rows_max);
+    CHECK(first + count <= model->forward.batch->logits_row_count);
+    uint32_t piece = TILE_ROWS_MAX * model->threads; /* what the workspace holds */
+    model->marked_ns = clock_now_ns();
+    for (uint32_t at = 0; at < count; at += piece) {
+        model->logits_first = first + at;
+        model->logits_count = count - at < piece ? count - at : piece;
+        model->logits_out = out + (size_t)at * backend->vocabulary;
+        workers_run(model->workers, logits_run, model);
+    }
+    mark(model, 0, STAGE_LOGITS);
+}
+
+static void quantized_copy_page(struct backend *backend, uint32_t from_page, uint32_t to_page)
+{
+    const struct kv_layout *kv = &((struct quantized *)backend)->forward.kv;
+    CHECK(from_page < backend->page_count && to_page < backend->page_count && from_page != to_page);
+    memcpy(kv->pool + to_page * kv->page_bytes, kv->pool + from_page * kv->page_bytes,
+           kv->page_bytes);
+}
+
+static void quantized_destroy(struct backend *backend)
+{
+    struct quantized *model = (struct quantized *)backend;
+    weights_deinit(&model->forward.weights);
+    memory_unmap(model->forward.kv.pool, model->pool_bytes);
+    memory_unmap(model->scratch, model->scratch_bytes);
+    free(model);
+}
+
+const uint64_t *quantized_profile(const struct backend *backend)
+{
+    return ((const struct quantized *)backend)->stage_ns;
+}
+
+const char *quantized_stage_name(enum quantized_stage stage)
+{
+    static const char *const names[STAGE_COUNT] = {"embed",   "qkv",       "attention", "output",
+                                                   "feed up", "feed down", "finish",    "logits"};
+    return names[stage];
+}
+
+static const struct backend_ops quantized_ops = {
+    .forward = quantized_forward,
+    .logits = quantized_logits,
+    .copy_page = quantized_copy_page,
+    .destroy = quantized_destroy,
+};
+
+/* ---- Create ---- */
+
+static void set_units(struct forward *forward)
+{
+    const struct model_config *config = &forward->details.config;
+    forward->unit_heads = 1;
+    while (forward->unit_heads * config->head_dim % KERNEL_ROW_GROUP != 0)
+        ++forward->unit_heads;
+    forward->kv_units = (config->kv_heads + forward->unit_heads - 1) / forward->unit_heads;
+    forward->query_units = (config->heads + forward->unit_heads - 1) / forward->unit_heads;
+}
+
+static enum status set_rotation(struct forward *forward, const struct backend_start *start,
+                                struct error *error)
+{
+    forward->bases = start->details->architecture->local_rope_base > 0.0f ? 2 : 1;
+    for (uint32_t base = 0; base < forward->bases; ++base) {
+        enum status status =
+            model_rope_frequencies(start->gguf, start->details, base == 1, start->options->context,
+                                   forward->frequencies[base], &forward->magnitude[base], error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+static enum status map_memory(struct quantized *model, const struct backend_start *start,
+                              struct error *error)
+{
+    const struct backend_options *options = start->options;
+    const struct model_config *config = &start->details->config;
+    struct forward *forward = &model->forward;
+    struct carver carver = {NULL, 0};
+    carve_scratch(model, start->details, options, &carver);
+    model->scratch_bytes = carver.used;
+    enum status status = memory_map(model->scratch_bytes, "scratch", &model->scratch, error);
+    if (status != STATUS_OK)
+        return status;
+    carver = (struct carver){model->scratch, 0};
+    carve_scratch(model, start->details, options, &carver);
+    forward->kv = (struct kv_layout){
+        .page_bytes =
+            kv_page_bytes(config->layers, config->kv_heads, config->head_dim, options->page_size),
+        .page_size = options->page_size,
+        .layers = config->layers,
+        .kv_heads = config->kv_heads,
+        .head_dim = config->head_dim,
+    };
+    if (!bytes_multiply(options->page_count, forward->kv.page_bytes, &model->pool_bytes))
+        return error_set(error, STATUS_IO, NULL, "the page pool does not fit the address space");
+    void *pool;
+    status = memory_map(model->pool_bytes, "page pool", &pool, error);
+    if (status == STATUS_OK)
+        forward->kv.pool = pool;
+    return status;
+}
+
+enum status quantized_create(const struct backend_start *start, struct backend **out,
+                             struct error *error)
+{
+    const struct backend_options *options = start->options;
+    struct quantized *model = calloc(1, sizeof *model);
+    if (model == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the backend");
+    struct forward *forward = &model->forward;
+    forward->kernels = options->kernels;
+    forward->details = *start->details;
+    model->workers = options->workers;
+    model->threads = workers_count(options->workers);
+    set_units(forward);
+    struct weights_loader loader = {start->gguf,        start->details, options->kernels,
+                                    options->workers,   WEIGHTS_PACKED, start->progress,
+                                    start->progress_arg};
+    enum status status;
+    if ((status = set_rotation(forward, start, error)) ||
+        (status = map_memory(model, start, error)) ||
+        (status = weights_load(&loader, &forward->weights, error))) {
+        quantized_destroy(&model->base);
+        return status;
+    }
+    model->base = (struct backend){
+        .ops = &quantized_ops,
+        .name = "quantized",
+        .kernels = options->kernels->name,
+        .vocabulary = start->details->config.vocabulary,
+        .page_count = options->page_count,
+        .page_size = options->page_size,
+        .max_batch_rows = options->max_batch_rows,
+        .max_sequences = options->max_sequences,
+        .logits_rows_max = options->logits_rows_max,
+    };
+    *out = &model->base;
+    return STATUS_OK;
+}
