@@ -1,7 +1,8 @@
 /*
  * Stop strings over a stream of text: emits what can no longer be part of a stop, holds back the
- * longest suffix that is a prefix of one, and ends at the earliest match (the text before it only).
- * Matching is on text, not token edges. One owner, no locks.
+ * longest suffix that is a prefix of one, and ends at the match that is complete first (the text
+ * before it only; of matches that end together the longest). Matching is on text, not token edges.
+ * One owner, no locks.
  */
 #ifndef QUIRE_ENGINE_TEXT_STOP_MATCHER_H
 #define QUIRE_ENGINE_TEXT_STOP_MATCHER_H
