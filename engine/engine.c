@@ -1,0 +1,557 @@
+/*
+ * See engine.h. The door (inbox, under its lock) and the engine thread's loop:
+ *
+ *     collect the inbox → sweep cancelled → schedule → copy pages → forward → sample → commit
+ *
+ * The engine thread waits only in collect, and only when it has nothing to do. It takes the inbox's
+ * lock and a completion's lock one after the other, never both.
+ *
+ * Invariant: submitted = dequeued + waiting for a first place, so the queue's length is a
+ * subtraction of two counters and nobody locks to read it.
+ */
+#include "engine/engine.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_metrics.h"
+#include "engine/scheduler.h"
+#include "engine/step_pacer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define STACK_BYTES (2 * MIB) /* the backend's kernels run on this thread too */
+#define RETRY_SECONDS_MAX 300
+
+struct engine {
+    /* fixed after start */
+    struct engine_options options;
+    uint32_t max_length;
+    uint32_t *end_tokens; /* our copy of options.end_tokens */
+    pthread_t thread;
+    /* engine thread only */
+    struct pager *pager;
+    struct scheduler *scheduler;
+    struct step_pacer pacer;
+    uint32_t swept_epoch;
+    uint64_t completed_seen, completed_ns; /* for the completion rate */
+    float *logits;                         /* [logits_rows_max][vocabulary] */
+    char *workspaces; /* [threads][workspace_bytes]: sampler's, then one row of logits */
+    size_t workspace_bytes;
+    uint32_t *scratch; /* [page_count], NULL unless check_every_step */
+    /* sampling job, read by the workers */
+    const struct schedule *schedule;
+    uint32_t group_first, group_count; /* logits rows in `logits` */
+    uint32_t sample_first, sample_end; /* samples of the group */
+    atomic_uint next_sample;
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t arrived;
+    struct completion *inbox_first, *inbox_last;
+    uint64_t submitted;
+    bool draining;
+    bool stopping;
+    /* atomics */
+    atomic_uint cancel_epoch;
+    atomic_uint in_flight;
+    atomic_uint_fast64_t dequeued;
+    atomic_uint room;                        /* places for newcomers: they pass the queue at once */
+    atomic_uint_fast64_t completion_ns;      /* moving average between two completions' ends */
+    atomic_uint_fast64_t last_completion_ns; /* when the last one ended; 0: none yet */
+    struct engine_metrics metrics;
+    double token_bounds[METRIC_BUCKETS_MAX];
+};
+
+/* ---- sizes ---- */
+
+static uint32_t max_length_for(const struct engine_options *options)
+{
+    uint64_t pool = (uint64_t)(options->backend->page_count - 1) * options->backend->page_size;
+    return pool < options->context ? (uint32_t)pool : options->context;
+}
+
+static struct scheduler_options scheduler_options_for(const struct engine_options *options)
+{
+    return (struct scheduler_options){
+        .max_sequences = options->max_sequences,
+        .max_batch_tokens = options->max_batch_tokens,
+        .max_length = max_length_for(options),
+        .end_token_count = options->end_token_count,
+        .prefix_cache = options->prefix_cache,
+        .test_preempt_every = options->test_preempt_every,
+    };
+}
+
+static uint64_t logits_bytes(const struct engine_options *options, uint64_t rows)
+{
+    return bytes_align(rows * options->backend->vocabulary * sizeof(float), 64);
+}
+
+static uint64_t workspace_bytes_for(const struct engine_options *options)
+{
+    return bytes_align(sampler_workspace_bytes(options->backend->vocabulary), 64) +
+           logits_bytes(options, 1);
+}
+
+static uint64_t scratch_bytes(const struct engine_options *options)
+{
+    return options->check_every_step ? (uint64_t)options->backend->page_count * sizeof(uint32_t)
+                                     : 0;
+}
+
+uint64_t engine_memory_bytes(const struct engine_options *options)
+{
+    const struct backend *backend = options->backend;
+    struct scheduler_options scheduler = scheduler_options_for(options);
+    uint64_t bytes = sizeof(struct engine) + options->end_token_count * sizeof(uint32_t);
+    bytes += pager_memory_bytes(backend->page_count, backend->page_size);
+    bytes += scheduler_memory_bytes(&scheduler, backend->page_size);
+    bytes += logits_bytes(options, backend->logits_rows_max);
+    bytes += workspace_bytes_for(options) * workers_count(options->workers);
+    bytes += scratch_bytes(options);
+    /* The allocator's own: a page and a header for each of the eight allocations above. */
+    return bytes + 8 * (4096 + 64);
+}
+
+/* ---- sampling ---- */
+
+static void draw(struct engine *engine, struct schedule_sample *sample, char *workspace)
+{
+    const struct sequence *sequence = sample->sequence;
+    const struct completion *completion = sequence->completion;
+    uint32_t vocabulary = engine->options.backend->vocabulary;
+    float *logits =
+        engine->logits + (size_t)(sample->logits_index - engine->group_first) * vocabulary;
+    if (sample->is_shared) { /* the sampler overwrites them: each choice gets its own copy */
+        float *copy =
+            (float *)(workspace + engine->workspace_bytes - logits_bytes(&engine->options, 1));
+        memcpy(copy, logits, vocabulary * sizeof *copy);
+        logits = copy;
+    }
+    struct sampler_row row = {
+        .logits = logits,
+        .vocabulary = vocabulary,
+        .params = &completion->sampling,
+        .tokens = sequence_history(sequence),
+        .token_count = sequence->token_count,
+        .prompt_count = completion->prompt_count,
+        .choice = sequence->choice,
+        .top_logprobs = completion->top_logprobs,
+        .want_logprob = completion->want_logprobs,
+        .banned = completion->ignore_eos ? engine->end_tokens : NULL,
+        .banned_count = completion->ignore_eos ? engine->options.end_token_count : 0,
+    };
+    sample->ok = sampler_sample(&row, workspace, &sample->token);
+}
+
+static void sample_job(void *arg, unsigned thread_index)
+{
+    struct engine *engine = arg;
+    char *workspace = engine->workspaces + thread_index * engine->workspace_bytes;
+    for (;;) {
+        uint32_t i = atomic_fetch_add_explicit(&engine->next_sample, 1, memory_order_relaxed);
+        if (i >= engine->sample_end)
+            return;
+        draw(engine, &engine->schedule->samples[i], workspace);
+    }
+}
+
+/* Logits come in groups of as many rows as the buffer holds, so memory does not grow with the
+ * batch. */
+static void sample_step(struct engine *engine, const struct schedule *schedule)
+{
+    struct backend *backend = engine->options.backend;
+    uint32_t row_count = schedule->batch.logits_row_count;
+    engine->schedule = schedule;
+    engine->sample_end = 0;
+    for (uint32_t first = 0; first < row_count; first += engine->group_count) {
+        uint32_t left = row_count - first;
+        engine->group_first = first;
+        engine->group_count = left < backend->logits_rows_max ? left : backend->logits_rows_max;
+        backend->ops->logits(backend, first, engine->group_count, engine->logits);
+        engine->sample_first = engine->sample_end;
+        while (engine->sample_end < schedule->sample_count &&
+               schedule->samples[engine->sample_end].logits_index < first + engine->group_count)
+            engine->sample_end++;
+        atomic_store(&engine->next_sample, engine->sample_first);
+        if (engine->sample_end - engine->sample_first == 1)
+            sample_job(engine, 0); /* not worth waking anybody */
+        else
+            workers_run(engine->options.workers, sample_job, engine);
+    }
+    CHECK(engine->sample_end == schedule->sample_count || row_count == 0);
+}
+
+/* ---- the loop ---- */
+
+/* How fast completions end, for Retry-After. */
+static void note_completed(struct engine *engine, uint64_t now_ns)
+{
+    uint64_t completed = scheduler_completed_count(engine->scheduler);
+    uint64_t count = completed - engine->completed_seen;
+    if (count == 0)
+        return;
+    if (engine->completed_ns) {
+        uint64_t each = (now_ns - engine->completed_ns) / count;
+        uint64_t old = atomic_load(&engine->completion_ns);
+        atomic_store(&engine->completion_ns, old ? (old * 7 + each) / 8 : each);
+    }
+    engine->completed_seen = completed;
+    engine->completed_ns = now_ns;
+    atomic_store(&engine->last_completion_ns, now_ns);
+    atomic_fetch_sub(&engine->in_flight, (unsigned)count);
+}
+
+static void publish_counts(struct engine *engine)
+{
+    struct scheduler *scheduler = engine->scheduler;
+    uint32_t room = scheduler_waiting_count(scheduler) > 0
+                        ? 0
+                        : engine->options.max_sequences - scheduler_running_count(scheduler);
+    atomic_store(&engine->room, room);
+    atomic_store(&engine->dequeued, scheduler_dequeued_count(scheduler));
+    note_completed(engine, clock_now_ns());
+}
+
+/* Hand what arrived to the scheduler; waits while there is nothing to do. false: stop. */
+static bool collect(struct engine *engine)
+{
+    bool waited = false;
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->stopping && !engine->inbox_first && !scheduler_has_work(engine->scheduler)) {
+        waited = true;
+        pthread_cond_wait(&engine->arrived, &engine->lock);
+    }
+    struct completion *first = engine->inbox_first;
+    bool stopping = engine->stopping;
+    engine->inbox_first = engine->inbox_last = NULL;
+    pthread_mutex_unlock(&engine->lock);
+    uint64_t now_ns = clock_now_ns();
+    if (waited) {
+        atomic_store(&engine->metrics.last_step_ns, now_ns); /* idle is not stuck */
+        engine->completed_ns = 0;
+    }
+    bool any = first != NULL;
+    while (first) {
+        struct completion *completion = first;
+        first = completion->next;
+        scheduler_add(engine->scheduler, completion, now_ns);
+    }
+    /* Newcomers may have been cancelled before they came in. */
+    uint32_t epoch = atomic_load(&engine->cancel_epoch);
+    if (epoch != engine->swept_epoch || (any && stopping)) {
+        engine->swept_epoch = epoch;
+        scheduler_sweep(engine->scheduler, now_ns);
+        publish_counts(engine);
+        scheduler_settle(engine->scheduler);
+    }
+    return !stopping;
+}
+
+static void check_step(struct engine *engine)
+{
+    if (!engine->scratch)
+        return;
+    struct error error;
+    bool sound = scheduler_check(engine->scheduler, engine->scratch, &error);
+    if (!sound)
+        log_error("pager_check", "%s", error.message);
+    CHECK(sound);
+}
+
+static void step(struct engine *engine)
+{
+    struct backend *backend = engine->options.backend;
+    uint64_t start_ns = clock_now_ns();
+    uint32_t decoding = scheduler_decoding_count(engine->scheduler);
+    if (decoding > engine->options.max_batch_tokens)
+        decoding = engine->options.max_batch_tokens;
+    const struct schedule *schedule = scheduler_next(
+        engine->scheduler, step_pacer_prompt_rows(&engine->pacer, decoding), start_ns);
+    CHECK(schedule->batch.row_count >= 1); /* whoever is here makes progress */
+    publish_counts(engine);
+    for (uint32_t i = 0; i < schedule->copy_count; i++)
+        backend->ops->copy_page(backend, schedule->copies[i].from, schedule->copies[i].to);
+    backend->ops->forward(backend, &schedule->batch);
+    sample_step(engine, schedule);
+    uint64_t end_ns = clock_now_ns();
+    step_pacer_observe(&engine->pacer, schedule->decode_row_count, schedule->prompt_row_count,
+                       end_ns - start_ns);
+    scheduler_commit(engine->scheduler, end_ns);
+    atomic_store(&engine->metrics.last_step_ns, end_ns);
+    check_step(engine);
+    /* Counted as gone before their readers learn of the end: who is told may ask again at once. */
+    publish_counts(engine);
+    scheduler_settle(engine->scheduler);
+}
+
+static void *engine_main(void *arg)
+{
+    struct engine *engine = arg;
+    while (collect(engine)) {
+        if (scheduler_has_work(engine->scheduler))
+            step(engine);
+    }
+    scheduler_cancel_all(engine->scheduler, clock_now_ns());
+    publish_counts(engine);
+    return NULL;
+}
+
+/* ---- start and end ---- */
+
+static enum status validate(const struct engine_options *options, struct error *error)
+{
+    const struct backend *backend = options->backend;
+    if (options->max_batch_tokens < 1 || options->max_batch_tokens > backend->max_batch_rows)
+        return error_set(error, STATUS_INVALID, "max-batch-tokens",
+                         "max-batch-tokens must be between 1 and %u, not %u",
+                         backend->max_batch_rows, options->max_batch_tokens);
+    if (options->max_sequences < 1 || options->max_sequences > backend->max_sequences)
+        return error_set(error, STATUS_INVALID, "max-seqs",
+                         "max-seqs must be between 1 and %u, not %u", backend->max_sequences,
+                         options->max_sequences);
+    if (backend->page_count < 2 || max_length_for(options) < 2)
+        return error_set(error, STATUS_INVALID, "context",
+                         "a prompt and its answer need at least 2 tokens; context is %u, the pool "
+                         "holds %u pages of %u tokens",
+                         options->context, backend->page_count ? backend->page_count - 1 : 0,
+                         backend->page_size);
+    if (backend->logits_rows_max < 1)
+        return error_set(error, STATUS_INVALID, NULL, "the backend gives no logits");
+    return STATUS_OK;
+}
+
+static enum status allocate(struct engine *engine, struct error *error)
+{
+    const struct engine_options *options = &engine->options;
+    const struct backend *backend = options->backend;
+    engine->workspace_bytes = workspace_bytes_for(options);
+    engine->logits = aligned_alloc(64, logits_bytes(options, backend->logits_rows_max));
+    engine->workspaces =
+        aligned_alloc(64, engine->workspace_bytes * workers_count(options->workers));
+    engine->end_tokens = malloc(options->end_token_count * sizeof(uint32_t) + 1);
+    if (options->check_every_step)
+        engine->scratch = malloc(scratch_bytes(options));
+    if (!engine->logits || !engine->workspaces || !engine->end_tokens ||
+        (options->check_every_step && !engine->scratch))
+        return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
+    if (options->end_token_count)
+        memcpy(engine->end_tokens, options->end_tokens,
+               options->end_token_count * sizeof(uint32_t));
+    return STATUS_OK;
+}
+
+static enum status create_parts(struct engine *engine, struct error *error)
+{
+    const struct backend *backend = engine->options.backend;
+    struct pager_options pager = {
+        .page_count = backend->page_count,
+        .page_size = backend->page_size,
+    };
+    if (getrandom(pager.hash_key, sizeof pager.hash_key, 0) != sizeof pager.hash_key)
+        return error_set(error, STATUS_IO, NULL, "no random numbers from the system");
+    enum status status = pager_create(&pager, &engine->pager, error);
+    if (status)
+        return status;
+    struct scheduler_options scheduler = scheduler_options_for(&engine->options);
+    scheduler.pager = engine->pager;
+    scheduler.end_tokens = engine->end_tokens;
+    scheduler.metrics = &engine->metrics;
+    status = scheduler_create(&scheduler, &engine->scheduler, error);
+    if (status)
+        return status;
+    atomic_store(&engine->metrics.pages_total, (int64_t)pager_total_count(engine->pager));
+    atomic_store(&engine->metrics.pages_free, (int64_t)pager_free_count(engine->pager));
+    return STATUS_OK;
+}
+
+/* Signals are main's: the engine thread starts with all of them blocked. */
+static enum status start_thread(struct engine *engine, struct error *error)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&engine->thread, &attributes, engine_main, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    if (failed)
+        return error_set(error, STATUS_IO, NULL, "cannot start the engine thread: %s",
+                         strerror(failed));
+    pthread_setname_np(engine->thread, "engine");
+    return STATUS_OK;
+}
+
+static void free_parts(struct engine *engine)
+{
+    scheduler_destroy(engine->scheduler);
+    pager_destroy(engine->pager);
+    free(engine->scratch);
+    free(engine->end_tokens);
+    free(engine->workspaces);
+    free(engine->logits);
+    pthread_cond_destroy(&engine->arrived);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
+enum status engine_create(const struct engine_options *options, struct engine **out,
+                          struct error *error)
+{
+    enum status status = validate(options, error);
+    if (status)
+        return status;
+    struct engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
+    engine->options = *options;
+    engine->max_length = max_length_for(options);
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_cond_init(&engine->arrived, NULL);
+    engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
+    step_pacer_init(&engine->pacer, options->step_target_ms, options->max_batch_tokens);
+    atomic_store(&engine->room, options->max_sequences);
+    atomic_store(&engine->metrics.last_step_ns, clock_now_ns());
+    status = allocate(engine, error);
+    if (!status)
+        status = create_parts(engine, error);
+    if (!status)
+        status = start_thread(engine, error);
+    if (status) {
+        free_parts(engine);
+        return status;
+    }
+    *out = engine;
+    return STATUS_OK;
+}
+
+void engine_destroy(struct engine *engine)
+{
+    if (!engine)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    engine->draining = true;
+    engine->stopping = true;
+    pthread_cond_signal(&engine->arrived);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_join(engine->thread, NULL);
+    CHECK(engine->inbox_first == NULL && atomic_load(&engine->in_flight) == 0);
+    free_parts(engine);
+}
+
+/* ---- the door ---- */
+
+static enum status check_completion(const struct engine *engine,
+                                    const struct completion *completion, struct error *error)
+{
+    if ((uint64_t)completion->prompt_count + 1 > engine->max_length)
+        return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "prompt",
+                              "the prompt has %u tokens; with at least one token of answer this "
+                              "server can hold %u",
+                              completion->prompt_count, engine->max_length);
+    const uint32_t *tokens = completion->choices[0].history;
+    for (uint32_t i = 0; i < completion->prompt_count; i++) {
+        if (tokens[i] >= engine->options.backend->vocabulary)
+            return error_set(error, STATUS_INVALID, "prompt", "there is no token %u", tokens[i]);
+    }
+    return STATUS_OK;
+}
+
+/* Seconds until so many places in the queue are likely to be free. */
+static unsigned retry_after_s(const struct engine *engine, uint64_t places)
+{
+    uint64_t each_ns = atomic_load(&engine->completion_ns);
+    uint64_t last_ns = atomic_load(&engine->last_completion_ns);
+    uint64_t now_ns = clock_now_ns();
+    /* If it has been longer than usual, it takes longer than usual. */
+    if (last_ns && now_ns > last_ns && now_ns - last_ns > each_ns)
+        each_ns = now_ns - last_ns;
+    double wait_s = (double)each_ns * 1e-9 * (double)places;
+    if (!(wait_s > 1))
+        return 1;
+    return wait_s < RETRY_SECONDS_MAX ? (unsigned)(wait_s + 0.999) : RETRY_SECONDS_MAX;
+}
+
+/* Under lock. Room for `count` more? */
+static enum status check_room(const struct engine *engine, uint32_t count, struct error *error)
+{
+    if (engine->draining)
+        return error_set(error, STATUS_UNAVAILABLE, NULL, "the server is shutting down");
+    uint64_t queued = engine->submitted - atomic_load(&engine->dequeued);
+    uint64_t limit = (uint64_t)engine->options.max_queue + atomic_load(&engine->room);
+    if (queued + count <= limit)
+        return STATUS_OK;
+    if (count > (uint64_t)engine->options.max_queue + engine->options.max_sequences)
+        return error_set(error, STATUS_INVALID, "prompt",
+                         "a list of %u prompts is longer than this server's queue", count);
+    enum status status =
+        error_set_code(error, STATUS_BUSY, "queue_full", NULL,
+                       "%u requests are waiting already, try again later", (unsigned)queued);
+    if (error)
+        error->retry_after_s = retry_after_s(engine, queued + count - limit);
+    return status;
+}
+
+enum status engine_submit(struct engine *engine, struct completion *const *completions,
+                          uint32_t count, struct error *error)
+{
+    CHECK(count >= 1);
+    for (uint32_t i = 0; i < count; i++) {
+        enum status status = check_completion(engine, completions[i], error);
+        if (status)
+            return status;
+    }
+    /* Before the inbox's lock, since attaching takes the completion's. Taken back if there is no
+     * room. */
+    uint64_t now_ns = clock_now_ns();
+    for (uint32_t i = 0; i < count; i++) {
+        completions[i]->submit_ns = now_ns;
+        completion_attach(completions[i], &engine->cancel_epoch);
+    }
+    pthread_mutex_lock(&engine->lock);
+    enum status status = check_room(engine, count, error);
+    if (!status) {
+        for (uint32_t i = 0; i < count; i++) {
+            completions[i]->next = NULL;
+            *(engine->inbox_last ? &engine->inbox_last->next : &engine->inbox_first) =
+                completions[i];
+            engine->inbox_last = completions[i];
+        }
+        engine->submitted += count;
+        atomic_fetch_add(&engine->in_flight, count);
+        pthread_cond_signal(&engine->arrived);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    for (uint32_t i = 0; status && i < count; i++)
+        completion_detach(completions[i]);
+    return status;
+}
+
+void engine_drain(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->draining = true;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+uint32_t engine_in_flight(struct engine *engine)
+{
+    return atomic_load(&engine->in_flight);
+}
+
+const struct engine_metrics *engine_metrics(const struct engine *engine)
+{
+    return &engine->metrics;
+}
+
+uint32_t engine_max_length(const struct engine *engine)
+{
+    return engine->max_length;
+}

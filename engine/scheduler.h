@@ -1,0 +1,117 @@
+/*
+ * The scheduler: who runs in the next step, with how many rows, in which pages; and what becomes of
+ * the tokens. Knows tokens and pages, no tensors and no clock: it is tested without a model.
+ * Private to engine/; engine thread only. Refuses nothing: what can never run is refused by
+ * engine_submit.
+ *
+ * One step: scheduler_sweep (drop what was cancelled) → scheduler_next → the caller copies pages,
+ * runs the batch and fills the samples → scheduler_commit → scheduler_settle (wake the readers).
+ *
+ * Rules
+ * - First come, first served: age is (arrival, choice). The waiting list is in that order, and
+ * nobody passes its head. The head waits for a place, for pages, or for a running prompt that is
+ * computing the very page it needs next.
+ * - Decoding sequences first, one row each; if there are more of them than rows they take turns,
+ * and every fourth such step half of the rows (at least one) goes to prompts. The rest goes to
+ * prompts, oldest first, in chunks.
+ * - A sequence gets a place only with all pages for the tokens it has, and one page left over for
+ * each that runs. So a half-computed prompt never waits for pages.
+ * - No page for the next token: the youngest that holds pages gives way, is put back at its age's
+ * place in the waiting list and is recomputed later. The oldest is never preempted: alone it always
+ * fits.
+ * - Preempted twice, a choice comes back only when all it may ever need fits beside all that those
+ * who run may ever need. Since nobody passes it meanwhile and younger ones give way first, it is
+ * not preempted a third time.
+ * - n > 1: the first choice without a token leads and computes the prompt, the others that have a
+ *   place follow; at its end all sample from the same logits row, and share its pages.
+ */
+#ifndef QUIRE_ENGINE_SCHEDULER_H
+#define QUIRE_ENGINE_SCHEDULER_H
+
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/sequence.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct scheduler;
+
+struct scheduler_options {
+    struct pager *pager;        /* borrowed */
+    uint32_t max_sequences;     /* places */
+    uint32_t max_batch_tokens;  /* rows per step */
+    uint32_t max_length;        /* tokens of a sequence; its pages fit the pool */
+    const uint32_t *end_tokens; /* borrowed */
+    uint32_t end_token_count;
+    bool prefix_cache;
+    uint32_t test_preempt_every; /* preempt a sequence every N steps; 0: never */
+    struct engine_metrics *metrics;
+};
+
+struct schedule_copy {
+    uint32_t from, to;
+};
+
+/* A token to be drawn. The caller sets ok and token between next and commit. */
+struct schedule_sample {
+    struct sequence *sequence;
+    uint32_t
+        logits_index; /* of batch.logits_rows; ascending; equal for choices that share a prompt */
+    bool is_shared;   /* another sample uses the same logits */
+    bool ok;          /* false: no token can be drawn, the choice ends in error */
+    struct sampled_token token;
+};
+
+struct schedule {
+    struct batch batch; /* row_count 0: nothing to run */
+    uint32_t decode_row_count;
+    uint32_t prompt_row_count;
+    const struct schedule_copy *copies; /* in this order, before the batch */
+    uint32_t copy_count;
+    struct schedule_sample *samples;
+    uint32_t sample_count;
+};
+
+/* All memory in one allocation; STATUS_IO when it fails. */
+enum status scheduler_create(const struct scheduler_options *options, struct scheduler **out,
+                             struct error *error);
+/* Nothing may be waiting or running. */
+void scheduler_destroy(struct scheduler *scheduler);
+uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_t page_size);
+
+/* An attached completion whose prompt_count < max_length; it is detached at its end. */
+void scheduler_add(struct scheduler *scheduler, struct completion *completion, uint64_t now_ns);
+
+/* End every choice that was cancelled, running or waiting; its pages are free at once. Looks at all
+   that wait: call it when the cancel epoch has moved. */
+void scheduler_sweep(struct scheduler *scheduler, uint64_t now_ns);
+
+/* End everything as cancelled. */
+void scheduler_cancel_all(struct scheduler *scheduler, uint64_t now_ns);
+
+/* The next step, prompts getting at most prompt_row_limit (>= 1) rows. Valid until the next call of
+   any function here but commit. Has rows whenever anything is running or waiting. */
+const struct schedule *scheduler_next(struct scheduler *scheduler, uint32_t prompt_row_limit,
+                                      uint64_t now_ns);
+
+/* The batch was run: advance, publish, append tokens, end what is complete. */
+void scheduler_commit(struct scheduler *scheduler, uint64_t now_ns);
+
+/* Wake the readers of everything that sweep or commit changed, and let go of what has ended. After
+   it an ended completion may be gone. */
+void scheduler_settle(struct scheduler *scheduler);
+
+bool scheduler_has_work(const struct scheduler *scheduler);
+uint32_t scheduler_running_count(const struct scheduler *scheduler); /* places taken */
+uint32_t scheduler_waiting_count(const struct scheduler *scheduler); /* completions in the list */
+uint32_t scheduler_decoding_count(const struct scheduler *scheduler);
+/* Completions that have left the queue for the first time, by running or ending, ever. */
+uint64_t scheduler_dequeued_count(const struct scheduler *scheduler);
+/* Completions that have ended, ever. */
+uint64_t scheduler_completed_count(const struct scheduler *scheduler);
+
+/* pager_check with all tables, and the scheduler's own invariants. scratch [pager ids]. */
+bool scheduler_check(const struct scheduler *scheduler, uint32_t *scratch, struct error *error);
+
+#endif

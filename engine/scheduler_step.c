@@ -1,0 +1,452 @@
+/*
+ * See scheduler.h: what the next step does, and what becomes of its tokens.
+ *
+ *     scheduler_next:  pages for those who decode (the youngest give way) → their rows → rows of
+ * running prompts → admission of who waits, while rows, places and pages last scheduler_commit:
+ * computed counts and published pages → followers take over → tokens and ends
+ */
+#include "engine/scheduler_private.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A prompt gets rows beside more decoding sequences than rows at least every so many steps. */
+#define STARVED_STEPS_MAX 3
+/* A choice that gave way so often comes back only when nothing can make it give way again. */
+#define PREEMPTIONS_BEFORE_FULL 2
+
+/* ---- pages ---- */
+
+static void preempt(struct scheduler *s, struct sequence *victim)
+{
+    metric_add(&s->options.metrics->preemptions, 1);
+    scheduler_send_back(s, victim);
+}
+
+static struct sequence *youngest_holder(const struct scheduler *s)
+{
+    for (uint32_t i = s->running_count; i-- > 0;) {
+        if (s->order[i]->table.count > 0)
+            return s->order[i];
+    }
+    return NULL;
+}
+
+/* A page to write for the sequence's next position. The youngest give way until there is one; false
+   if that was the sequence itself. */
+static bool make_room(struct scheduler *s, struct sequence *sequence, bool *gave_way)
+{
+    for (;;) {
+        struct schedule_copy copy;
+        switch (sequence_make_room(sequence, s->options.pager, &copy.from, &copy.to)) {
+        case SEQUENCE_ROOM_COPY:
+            CHECK(s->schedule.copy_count < s->options.max_sequences);
+            s->copies[s->schedule.copy_count++] = copy;
+            return true;
+        case SEQUENCE_ROOM:
+            return true;
+        case SEQUENCE_NO_ROOM:
+            break;
+        }
+        struct sequence *victim = youngest_holder(s);
+        CHECK(victim != NULL && victim != s->order[0]); /* alone, the oldest always fits */
+        victim->completion->choices[victim->choice].preemptions++;
+        *gave_way = true;
+        bool itself = victim == sequence;
+        preempt(s, victim);
+        if (itself)
+            return false;
+    }
+}
+
+/* Tests: somebody who decodes goes back, least often sent back first, then oldest. */
+static void preempt_for_test(struct scheduler *s)
+{
+    struct sequence *victim = NULL;
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        struct sequence *sequence = s->order[i];
+        uint32_t forced = sequence->completion->choices[sequence->choice].forced_preemptions;
+        if (sequence->state == SEQUENCE_DECODING && sequence->sampled_count > 0 && forced < least) {
+            victim = sequence;
+            least = forced;
+        }
+    }
+    if (!victim)
+        return;
+    victim->completion->choices[victim->choice].forced_preemptions++;
+    preempt(s, victim);
+}
+
+/* ---- admission ---- */
+
+static bool uses_cache(const struct scheduler *s, const struct completion *completion)
+{
+    return s->options.prefix_cache && completion->use_prefix_cache;
+}
+
+static uint32_t first_waiting_choice(const struct completion *completion)
+{
+    uint32_t choice = 0;
+    while (completion->choices[choice].state != CHOICE_WAITING)
+        CHECK(++choice < completion->choice_count);
+    return choice;
+}
+
+/* Is a running prompt about to compute and publish page `page` of the same tokens? Then waiting for
+   it is cheaper than computing it again, and costs no time: prompts are computed one after the
+   other. */
+static bool prefix_is_coming(const struct scheduler *s, const struct completion *completion,
+                             const uint32_t *tokens, uint32_t token_count, uint32_t page)
+{
+    uint32_t length = (page + 1) * s->page_size;
+    if (length >= token_count)
+        return false; /* the last token is computed anyway */
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct sequence *other = s->order[i];
+        if (other->state == SEQUENCE_PROMPT && uses_cache(s, other->completion) &&
+            other->completion->cache_salt == completion->cache_salt && other->computed < length &&
+            length <= other->token_count &&
+            memcmp(sequence_history(other), tokens, length * sizeof *tokens) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Pages that have to stay free when the head is admitted, and pages it needs. */
+static bool fits(const struct scheduler *s, const struct completion *completion, uint32_t choice,
+                 uint32_t token_count, const struct pager_match *match)
+{
+    uint64_t need = pager_pages_for(s->page_size, token_count);
+    uint64_t stay_free = s->running_count;
+    if (completion->choices[choice].preemptions >= PREEMPTIONS_BEFORE_FULL) {
+        need = pager_pages_for(s->page_size, completion->token_limit - 1);
+        stay_free = 0;
+        for (uint32_t i = 0; i < s->running_count; i++)
+            stay_free += sequence_growth(s->order[i], s->options.pager);
+    }
+    need -= match->page_count;
+    return need + match->free_count + stay_free <= pager_free_count(s->options.pager);
+}
+
+/* Every choice of the completion that has no token yet follows the leader, as far as places go. */
+static void seat_followers(struct scheduler *s, struct sequence *leader)
+{
+    struct completion *completion = leader->completion;
+    for (uint32_t i = leader->choice + 1; i < completion->choice_count && s->free_list; i++) {
+        if (completion->choices[i].state != CHOICE_WAITING || completion_generated(completion, i))
+            continue;
+        struct sequence *follower = scheduler_seat(s, completion, i);
+        follower->state = SEQUENCE_FOLLOWING;
+        follower->leader = leader;
+    }
+}
+
+static void note_admission(struct scheduler *s, struct completion *completion,
+                           uint32_t cached_tokens, uint64_t now_ns)
+{
+    if (completion->was_admitted)
+        return;
+    scheduler_leave_queue(s, completion);
+    completion->admit_ns = now_ns;
+    atomic_store_explicit(&completion->cached_count, cached_tokens, memory_order_release);
+    if (uses_cache(s, completion)) {
+        metric_add(&s->options.metrics->prefix_queries, completion->prompt_count);
+        metric_add(&s->options.metrics->prefix_hits, cached_tokens);
+    }
+}
+
+/* Give the head of the waiting list a place; NULL when it has to wait. */
+static struct sequence *admit_head(struct scheduler *s, uint64_t now_ns)
+{
+    struct completion *completion = s->waiting_first;
+    if (!completion || !s->free_list)
+        return NULL;
+    struct pager *pager = s->options.pager;
+    uint32_t choice = first_waiting_choice(completion);
+    const uint32_t *tokens = completion->choices[choice].history;
+    uint32_t token_count = completion->prompt_count + completion_generated(completion, choice);
+    uint32_t *pages = s->free_list->table.pages; /* of the place it would get */
+    struct pager_match match = {0};
+    if (uses_cache(s, completion)) {
+        pager_find(pager, tokens, token_count, completion->cache_salt, pages, &match);
+        if (prefix_is_coming(s, completion, tokens, token_count, match.page_count))
+            return NULL;
+    }
+    if (!fits(s, completion, choice, token_count, &match))
+        return NULL;
+    struct sequence *sequence = scheduler_seat(s, completion, choice);
+    page_table_adopt(&sequence->table, pager, pages, match.page_count);
+    bool grown = page_table_grow(&sequence->table, pager,
+                                 pager_pages_for(s->page_size, token_count) - match.page_count);
+    CHECK(grown);
+    sequence->computed = match.page_count * s->page_size;
+    sequence->published = match.page_count;
+    sequence->chain = match.chain;
+    note_admission(s, completion, sequence->computed, now_ns);
+    if (token_count == completion->prompt_count)
+        seat_followers(s, sequence);
+    return sequence;
+}
+
+/* ---- the step ---- */
+
+static int compare_turns(const void *left, const void *right)
+{
+    const struct sequence *a = *(struct sequence *const *)left;
+    const struct sequence *b = *(struct sequence *const *)right;
+    if (a->last_step != b->last_step)
+        return a->last_step < b->last_step ? -1 : 1;
+    return sequence_is_older(a, b) ? -1 : 1;
+}
+
+/* Mark the decoding sequences that run in this step: at most `quota`, those that waited longest. */
+static void choose_turns(struct scheduler *s, uint32_t quota)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        if (s->order[i]->state == SEQUENCE_DECODING)
+            s->turns[count++] = s->order[i];
+    }
+    if (count > quota) {
+        qsort(s->turns, count, sizeof *s->turns, compare_turns);
+        count = quota;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        s->turns[i]->turn = s->step;
+}
+
+static bool has_running_prompt(const struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        if (s->order[i]->state == SEQUENCE_PROMPT)
+            return true;
+    }
+    return false;
+}
+
+/* Rows that decoding sequences may take. */
+static uint32_t decode_quota(struct scheduler *s, uint64_t now_ns)
+{
+    uint32_t rows = s->options.max_batch_tokens;
+    if (scheduler_decoding_count(s) < rows) {
+        s->starved_steps = 0;
+        return rows;
+    }
+    if (!s->waiting_first && !has_running_prompt(s))
+        return rows;
+    if (s->starved_steps < STARVED_STEPS_MAX) {
+        s->starved_steps++;
+        return rows;
+    }
+    if (!has_running_prompt(s) && !admit_head(s, now_ns))
+        return rows;
+    s->starved_steps = 0;
+    return rows - (rows > 1 ? rows / 2 : 1);
+}
+
+static void plan_rows(struct scheduler *s, struct sequence *sequence, uint32_t count)
+{
+    CHECK(count >= 1 && sequence->computed + count <= sequence->token_count);
+    CHECK(s->entry_count < s->options.max_sequences);
+    s->entries[s->entry_count++] = (struct entry){sequence, count};
+    sequence->last_step = s->step;
+    if (sequence->state == SEQUENCE_DECODING)
+        s->schedule.decode_row_count += count;
+    else
+        s->schedule.prompt_row_count += count;
+}
+
+/* Returns whether somebody had to give way. */
+static bool plan_decoding(struct scheduler *s, uint32_t quota)
+{
+    bool gave_way = false;
+    choose_turns(s, quota);
+    for (uint32_t i = 0; i < s->running_count;) {
+        struct sequence *sequence = s->order[i];
+        if (sequence->turn != s->step) {
+            i++;
+        } else if (make_room(s, sequence, &gave_way)) {
+            plan_rows(s, sequence, 1);
+            i++;
+        } /* else it has gone, and order[i] is the next one */
+    }
+    return gave_way;
+}
+
+static uint32_t plan_prompt(struct scheduler *s, struct sequence *sequence, uint32_t rows)
+{
+    uint32_t left = sequence->token_count - sequence->computed;
+    uint32_t count = left < rows ? left : rows;
+    plan_rows(s, sequence, count);
+    return count;
+}
+
+static void add_sample(struct scheduler *s, struct sequence *sequence, uint32_t logits_index,
+                       bool is_shared)
+{
+    CHECK(s->schedule.sample_count < s->options.max_sequences);
+    struct schedule_sample *sample = &s->schedule.samples[s->schedule.sample_count++];
+    sample->sequence = sequence;
+    sample->logits_index = logits_index;
+    sample->is_shared = is_shared;
+    sample->ok = false;
+}
+
+/* The entry's last row is its sequence's last token: its logits are wanted, by followers too. */
+static void plan_samples(struct scheduler *s, struct sequence *sequence, uint32_t row)
+{
+    uint32_t logits_index = s->schedule.batch.logits_row_count++;
+    s->logits_rows[logits_index] = row;
+    uint32_t first = s->schedule.sample_count;
+    add_sample(s, sequence, logits_index, false);
+    if (sequence->state != SEQUENCE_PROMPT)
+        return;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        if (s->order[i]->leader == sequence) {
+            add_sample(s, s->order[i], logits_index, true);
+            s->schedule.samples[first].is_shared = true;
+        }
+    }
+}
+
+static void fill_batch(struct scheduler *s)
+{
+    struct batch *batch = &s->schedule.batch;
+    for (uint32_t i = 0; i < s->entry_count; i++) {
+        struct sequence *sequence = s->entries[i].sequence;
+        uint32_t count = s->entries[i].row_count;
+        s->batch_sequences[i] = (struct batch_sequence){
+            .first_row = batch->row_count,
+            .row_count = count,
+            .first_position = sequence->computed,
+            .pages = sequence->table.pages,
+            .page_count = sequence->table.count,
+        };
+        memcpy(s->tokens + batch->row_count, sequence_history(sequence) + sequence->computed,
+               count * sizeof *s->tokens);
+        batch->row_count += count;
+        if (sequence->computed + count == sequence->token_count)
+            plan_samples(s, sequence, batch->row_count - 1);
+    }
+    batch->sequence_count = s->entry_count;
+    CHECK(batch->row_count <= s->options.max_batch_tokens);
+}
+
+const struct schedule *scheduler_next(struct scheduler *s, uint32_t prompt_row_limit,
+                                      uint64_t now_ns)
+{
+    CHECK(prompt_row_limit >= 1);
+    struct schedule *schedule = &s->schedule;
+    s->step++;
+    s->entry_count = 0;
+    schedule->batch.row_count = schedule->batch.sequence_count = 0;
+    schedule->batch.logits_row_count = 0;
+    schedule->decode_row_count = schedule->prompt_row_count = 0;
+    schedule->copy_count = schedule->sample_count = 0;
+    if (s->options.test_preempt_every && s->step % s->options.test_preempt_every == 0)
+        preempt_for_test(s);
+    bool gave_way = plan_decoding(s, decode_quota(s, now_ns));
+    /* Whose turn it was may all have given way; then it is somebody else's turn. */
+    while (s->entry_count == 0 && scheduler_decoding_count(s) > 0 && !has_running_prompt(s))
+        gave_way |= plan_decoding(s, s->options.max_batch_tokens);
+    uint32_t rows = s->options.max_batch_tokens - schedule->decode_row_count;
+    if (rows > prompt_row_limit)
+        rows = prompt_row_limit;
+    for (uint32_t i = 0; i < s->running_count && rows > 0; i++) {
+        if (s->order[i]->state == SEQUENCE_PROMPT)
+            rows -= plan_prompt(s, s->order[i], rows);
+    }
+    while (!gave_way && rows > 0) {
+        struct sequence *sequence = admit_head(s, now_ns);
+        if (!sequence)
+            break;
+        rows -= plan_prompt(s, sequence, rows);
+    }
+    fill_batch(s);
+    scheduler_update_gauges(s);
+    return schedule;
+}
+
+/* ---- commit ---- */
+
+static bool is_end_token(const struct scheduler *s, uint32_t token)
+{
+    for (uint32_t i = 0; i < s->options.end_token_count; i++) {
+        if (s->options.end_tokens[i] == token)
+            return true;
+    }
+    return false;
+}
+
+static void observe_token(struct scheduler *s, struct sequence *sequence, uint64_t now_ns)
+{
+    struct completion *completion = sequence->completion;
+    struct completion_choice *choice = &completion->choices[sequence->choice];
+    struct engine_metrics *metrics = s->options.metrics;
+    if (completion->first_token_ns == 0) {
+        completion->first_token_ns = now_ns;
+        metric_add(&metrics->prompt_tokens, completion->prompt_count);
+        metric_histogram_observe(&metrics->time_to_first_token,
+                                 scheduler_seconds(completion->submit_ns, now_ns));
+    } else if (choice->last_token_ns) {
+        metric_histogram_observe(&metrics->inter_token,
+                                 scheduler_seconds(choice->last_token_ns, now_ns));
+    }
+    choice->last_token_ns = now_ns;
+}
+
+static void apply_sample(struct scheduler *s, const struct schedule_sample *sample, uint64_t now_ns)
+{
+    struct sequence *sequence = sample->sequence;
+    struct completion *completion = sequence->completion;
+    CHECK(sequence->computed == sequence->token_count);
+    if (!sample->ok) {
+        scheduler_end(s, sequence, FINISH_ERROR, now_ns);
+        return;
+    }
+    observe_token(s, sequence, now_ns);
+    if (!completion->ignore_eos && is_end_token(s, sample->token.token)) {
+        scheduler_end(s, sequence, FINISH_STOP, now_ns);
+        return;
+    }
+    completion_push(completion, sequence->choice, &sample->token);
+    metric_add(&s->options.metrics->generation_tokens, 1);
+    sequence->token_count++;
+    sequence->sampled_count++;
+    sequence->state = SEQUENCE_DECODING;
+    if (sequence->token_count == completion->token_limit)
+        scheduler_end(s, sequence, FINISH_LENGTH, now_ns);
+    else
+        scheduler_mark_dirty(s, completion);
+}
+
+void scheduler_commit(struct scheduler *s, uint64_t now_ns)
+{
+    const struct schedule *schedule = &s->schedule;
+    for (uint32_t i = 0; i < s->entry_count; i++) {
+        struct sequence *sequence = s->entries[i].sequence;
+        sequence_advance(sequence, s->options.pager, s->entries[i].row_count,
+                         uses_cache(s, sequence->completion));
+    }
+    /* All take over before any ends: a leader's pages must still be there. */
+    for (uint32_t i = 0; i < schedule->sample_count; i++) {
+        struct sequence *sequence = schedule->samples[i].sequence;
+        if (sequence->state == SEQUENCE_FOLLOWING)
+            sequence_fork(sequence, s->options.pager, sequence->leader);
+    }
+    for (uint32_t i = 0; i < schedule->sample_count; i++)
+        apply_sample(s, &schedule->samples[i], now_ns);
+    struct engine_metrics *metrics = s->options.metrics;
+    metric_add(&metrics->steps, 1);
+    metric_add(&metrics->rows_computed, schedule->batch.row_count);
+    metric_histogram_observe(&metrics->iteration_tokens, schedule->batch.row_count);
+    if (schedule->batch.row_count > metric_get(&metrics->step_rows_max))
+        atomic_store(&metrics->step_rows_max, schedule->batch.row_count);
+    if (schedule->batch.sequence_count > metric_get(&metrics->step_sequences_max))
+        atomic_store(&metrics->step_sequences_max, schedule->batch.sequence_count);
+    s->entry_count = 0;
+    scheduler_update_gauges(s);
+}

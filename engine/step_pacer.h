@@ -1,0 +1,35 @@
+/*
+ * The step pacer: how many prompt rows the next step may have, so that a step lasts at most
+ * max(target, 1.25 × a step of the decoding rows alone). It learns from the steps that were made
+ * and decides nothing but a number, so answers cannot depend on it. Private to engine/; engine
+ * thread only.
+ *
+ *     a step's time ≈ decode_ns[rows of decoding] + prompt rows × prompt_row_ns
+ *
+ * Both are moving averages. The first depends on the number of rows in a bent way (a row alone
+ * costs nearly as much as four), so it is kept per power of two.
+ */
+#ifndef QUIRE_ENGINE_STEP_PACER_H
+#define QUIRE_ENGINE_STEP_PACER_H
+
+#include <stdint.h>
+
+#define STEP_PACER_SIZES 16 /* 1, 2, 3–4, 5–8 … rows */
+
+struct step_pacer {
+    uint64_t target_ns;                 /* 0: no limit; fixed after start */
+    uint32_t max_rows;                  /* fixed after start */
+    double decode_ns[STEP_PACER_SIZES]; /* 0: not seen yet */
+    double prompt_row_ns;               /* 0: not seen yet */
+};
+
+void step_pacer_init(struct step_pacer *pacer, uint32_t target_ms, uint32_t max_rows);
+
+/* Prompt rows allowed beside so many decoding rows: 1 … max_rows. */
+uint32_t step_pacer_prompt_rows(const struct step_pacer *pacer, uint32_t decode_rows);
+
+/* A step of so many rows took so long. */
+void step_pacer_observe(struct step_pacer *pacer, uint32_t decode_rows, uint32_t prompt_rows,
+                        uint64_t step_ns);
+
+#endif
