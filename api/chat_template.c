@@ -1,0 +1,114 @@
+/*
+ * See chat_template.h. The limits: source, fuel and output; and what the template engine says
+ * becomes an error a client can read. Fuel: one per instruction and one per 64 bytes made, real
+ * templates need some hundreds; 500,000 is 32 MB of text.
+ */
+#include "api/chat_template.h"
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "textshim.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FUEL_MAX 500000u
+#define RAISED_CHARACTERS_MAX 200 /* of a template's own message */
+
+struct chat_template {
+    struct textshim_template *shim;
+};
+
+static size_t clock_format(const char *format, char *out, size_t capacity)
+{
+    time_t now = time(NULL);
+    struct tm local;
+    if (!localtime_r(&now, &local))
+        return 0;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    return strftime(out, capacity, format, &local);
+#pragma GCC diagnostic pop
+}
+
+enum status chat_template_create(const char *source, size_t length, const char *bos_text,
+                                 const char *eos_text, struct chat_template **out,
+                                 struct error *error)
+{
+    *out = NULL;
+    if (length > LIMIT_TEMPLATE_BYTES)
+        return error_set(error, STATUS_INVALID, "chat_template",
+                         "the chat template has %zu bytes, more than the %u that are run", length,
+                         LIMIT_TEMPLATE_BYTES);
+    struct chat_template *chat_template = calloc(1, sizeof *chat_template);
+    if (!chat_template)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    char message[300] = "";
+    int result = textshim_template_new(source, length, bos_text, strlen(bos_text), eos_text,
+                                       strlen(eos_text), clock_format, &chat_template->shim,
+                                       message, sizeof message);
+    if (result == TEXTSHIM_OK) {
+        *out = chat_template;
+        return STATUS_OK;
+    }
+    free(chat_template);
+    return error_set(error, result == TEXTSHIM_PANIC ? STATUS_INTERNAL : STATUS_INVALID,
+                     "chat_template", "the chat template cannot be run: %s", message);
+}
+
+void chat_template_destroy(struct chat_template *chat_template)
+{
+    if (!chat_template)
+        return;
+    textshim_template_free(chat_template->shim);
+    free(chat_template);
+}
+
+static void collect(void *arg, const char *bytes, size_t length)
+{
+    buffer_append(arg, bytes, length);
+}
+
+/* Cut after `count` characters. */
+static void cut(char *text, size_t count)
+{
+    for (; *text; text++) {
+        if (((unsigned char)*text & 0xc0) == 0x80)
+            continue;
+        if (count-- == 0) {
+            *text = '\0';
+            return;
+        }
+    }
+}
+
+enum status chat_template_render(const struct chat_template *chat_template,
+                                 const char *context_json, size_t context_length,
+                                 struct buffer *out, struct error *error)
+{
+    char message[900] = "";
+    size_t limit = 4 * context_length + (64u << 10);
+    int result = textshim_template_render(chat_template->shim, context_json, context_length, limit,
+                                          FUEL_MAX, collect, out, message, sizeof message);
+    cut(message, RAISED_CHARACTERS_MAX);
+    switch (result) {
+    case TEXTSHIM_OK:
+        return out->failed ? error_set(error, STATUS_IO, NULL, "Out of memory.") : STATUS_OK;
+    case TEXTSHIM_RAISED:
+        return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
+                              "The model's chat template refuses these messages: %s", message);
+    case TEXTSHIM_INVALID:
+        return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
+                              "The model's chat template cannot render these messages: %s",
+                              message);
+    case TEXTSHIM_LIMIT:
+        return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
+                              "The model's chat template takes too long over these messages: %s",
+                              message);
+    default:
+        log_error("chat_template_failed", "%s", message);
+        return error_set(error, STATUS_INTERNAL, NULL, "The chat template engine failed.");
+    }
+}

@@ -1,0 +1,342 @@
+/*
+ * cJSON behind the scan, and look-ups with their errors: see json.h. A 400 names the field and
+ * never repeats a value. Range checks are written so that a NaN fails them.
+ */
+#include "api/json.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/utf8.h"
+
+#include <cjson/cJSON.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status take_memory(struct json_document *document, uint64_t bytes, struct error *error)
+{
+    struct budget *budget = document->budget;
+    if (!budget)
+        return STATUS_OK;
+    if (bytes > budget->cap_bytes[BUDGET_REQUESTS])
+        return error_set(error, STATUS_TOO_LARGE, NULL,
+                         "The request needs %llu bytes of memory, more than this server keeps "
+                         "for requests.",
+                         (unsigned long long)bytes);
+    if (!budget_take(budget, BUDGET_REQUESTS, bytes)) {
+        enum status status = error_set(error, STATUS_BUSY, NULL,
+                                       "The memory for requests is in use; try again later.");
+        if (error)
+            error->retry_after_s = 1;
+        return status;
+    }
+    document->taken_bytes += bytes;
+    return STATUS_OK;
+}
+
+/* Fill ids and list_ends from the id prompt, which the scan has checked. */
+static void read_ids(struct json_document *document)
+{
+    struct json_slice slice = document->scan.id_prompt;
+    uint32_t count = 0, list = 0;
+    for (size_t i = 1; i < slice.length; i++) {
+        char c = slice.text[i];
+        if (c == ']' && list < document->scan.id_list_count)
+            document->list_ends[list++] = count;
+        if (c < '0' || c > '9')
+            continue;
+        uint32_t value = 0;
+        for (; slice.text[i] >= '0' && slice.text[i] <= '9'; i++)
+            value = value * 10 + (uint32_t)(slice.text[i] - '0');
+        i--;
+        CHECK(count < document->scan.id_count);
+        document->ids[count++] = value;
+    }
+    if (document->scan.id_list_count == 0)
+        document->list_ends[0] = count;
+    CHECK(count == document->scan.id_count);
+}
+
+/* The body with the id prompt replaced by null, so that cJSON makes no node per id. */
+static char *body_without_ids(const struct json_document *document, size_t *length)
+{
+    struct json_slice body = document->text, ids = document->scan.id_prompt;
+    size_t before = (size_t)(ids.text - body.text);
+    size_t after = body.length - before - ids.length;
+    char *copy = malloc(before + 4 + after);
+    if (!copy)
+        return NULL;
+    memcpy(copy, body.text, before);
+    memcpy(copy + before, "null", 4);
+    memcpy(copy + before + 4, ids.text + ids.length, after);
+    *length = before + 4 + after;
+    return copy;
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static enum status duplicate_error(const char *key, struct error *error)
+{
+    return error_set_code(error, STATUS_INVALID, "duplicate_key", NULL,
+                          "The key \"%.60s\" is there twice in one object.", key);
+}
+
+/* No object below `value` has a key twice. Recursion is bounded by LIMIT_JSON_DEPTH. */
+static enum status check_keys(const cJSON *value, struct error *error)
+{
+    uint32_t count = 0;
+    for (const cJSON *child = value->child; child; child = child->next, count++) {
+        enum status status = check_keys(child, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (!cJSON_IsObject(value) || count < 2)
+        return STATUS_OK;
+    const char *few[16];
+    const char **keys = count <= 16 ? few : malloc(count * sizeof *keys);
+    if (!keys)
+        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+    uint32_t i = 0;
+    for (const cJSON *child = value->child; child; child = child->next)
+        keys[i++] = child->string;
+    qsort(keys, count, sizeof *keys, compare_keys);
+    enum status status = STATUS_OK;
+    for (i = 1; i < count && status == STATUS_OK; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            status = duplicate_error(keys[i], error);
+    if (keys != few)
+        free(keys);
+    return status;
+}
+
+static enum status parse(struct json_document *document, struct error *error)
+{
+    const char *text = document->text.text;
+    size_t length = document->text.length;
+    char *copy = NULL;
+    if (document->scan.id_prompt.text) {
+        uint32_t lists = document->scan.id_list_count;
+        document->ids = malloc(document->scan.id_count * sizeof *document->ids);
+        document->list_ends = malloc((lists ? lists : 1) * sizeof *document->list_ends);
+        copy = body_without_ids(document, &length);
+        if (!document->ids || !document->list_ends || !copy) {
+            free(copy);
+            return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        }
+        read_ids(document);
+        text = copy;
+    }
+    const char *end = NULL;
+    cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0);
+    bool whole = root && end;
+    while (whole && end < text + length)
+        whole = strchr(" \t\r\n", *end++) != NULL;
+    document->root = root;
+    free(copy);
+    if (!whole)
+        return error_set_code(error, STATUS_INVALID, "invalid_json", NULL,
+                              "The request body is not valid JSON.");
+    return check_keys(root, error);
+}
+
+enum status json_open(const char *body, size_t length, struct budget *budget,
+                      struct json_document *out, struct error *error)
+{
+    memset(out, 0, sizeof *out);
+    out->text = (struct json_slice){body, length};
+    out->budget = budget;
+    enum status status = json_scan_text(body, length, true, &out->scan, error);
+    if (status != STATUS_OK)
+        return status;
+    size_t start = 0;
+    while (strchr(" \t\r\n", body[start]))
+        start++;
+    if (body[start] != '{')
+        return error_set_code(error, STATUS_INVALID, "invalid_json", NULL,
+                              "The request body must be a JSON object.");
+    while (strchr(" \t\r\n", body[length - 1]))
+        length--;
+    out->text = (struct json_slice){body + start, length - start};
+    /* Strings are at most as long as the text; ids are counted and then held. */
+    uint64_t bytes = (uint64_t)out->scan.nodes * JSON_NODE_BYTES + length +
+                     (uint64_t)out->scan.id_count * sizeof(uint32_t) +
+                     (uint64_t)out->scan.id_list_count * sizeof(uint32_t);
+    status = take_memory(out, bytes, error);
+    return status == STATUS_OK ? parse(out, error) : status;
+}
+
+void json_close(struct json_document *document)
+{
+    cJSON_Delete((cJSON *)document->root);
+    free(document->ids);
+    free(document->list_ends);
+    if (document->budget)
+        budget_give(document->budget, BUDGET_REQUESTS, document->taken_bytes);
+    memset(document, 0, sizeof *document);
+}
+
+const struct cJSON *json_get(const struct cJSON *object, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, name);
+    return value && !cJSON_IsNull(value) ? value : NULL;
+}
+
+bool json_is_string(const struct cJSON *value)
+{
+    return cJSON_IsString(value);
+}
+
+bool json_is_array(const struct cJSON *value)
+{
+    return cJSON_IsArray(value);
+}
+
+bool json_is_object(const struct cJSON *value)
+{
+    return cJSON_IsObject(value);
+}
+
+bool json_is_null(const struct cJSON *value)
+{
+    return cJSON_IsNull(value);
+}
+
+bool json_is_bool(const struct cJSON *value, bool *out)
+{
+    if (!cJSON_IsBool(value))
+        return false;
+    *out = cJSON_IsTrue(value);
+    return true;
+}
+
+const char *json_string(const struct cJSON *value)
+{
+    CHECK(cJSON_IsString(value) && value->valuestring);
+    return value->valuestring;
+}
+
+uint32_t json_count(const struct cJSON *container)
+{
+    uint32_t count = 0;
+    for (const cJSON *child = json_first(container); child; child = child->next)
+        count++;
+    return count;
+}
+
+const struct cJSON *json_first(const struct cJSON *container)
+{
+    return cJSON_IsArray(container) || cJSON_IsObject(container) ? container->child : NULL;
+}
+
+const struct cJSON *json_after(const struct cJSON *value)
+{
+    return value->next;
+}
+
+const char *json_key(const struct cJSON *value)
+{
+    return value->string ? value->string : "";
+}
+
+bool json_number(const struct cJSON *value, double *out)
+{
+    if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble))
+        return false;
+    *out = value->valuedouble;
+    return true;
+}
+
+enum status json_read_float(const struct cJSON *object, const char *name, double low, double high,
+                            float *out, struct error *error)
+{
+    const cJSON *value = json_get(object, name);
+    double number;
+    if (!value)
+        return STATUS_OK;
+    if (!json_number(value, &number) || !(number >= low && number <= high))
+        return error_set(error, STATUS_INVALID, name, "%s must be a number from %g to %g.", name,
+                         low, high);
+    *out = (float)number;
+    return STATUS_OK;
+}
+
+enum status json_read_integer(const struct cJSON *object, const char *name, double low, double high,
+                              int64_t *out, struct error *error)
+{
+    const cJSON *value = json_get(object, name);
+    double number;
+    if (!value)
+        return STATUS_OK;
+    if (!json_number(value, &number) || !(number >= low && number <= high) ||
+        number != floor(number))
+        return error_set(error, STATUS_INVALID, name, "%s must be an integer from %.0f to %.0f.",
+                         name, low, high);
+    *out = (int64_t)number;
+    return STATUS_OK;
+}
+
+enum status json_read_bool(const struct cJSON *object, const char *name, bool *out,
+                           struct error *error)
+{
+    const cJSON *value = json_get(object, name);
+    if (value && !json_is_bool(value, out))
+        return error_set(error, STATUS_INVALID, name, "%s must be true or false.", name);
+    return STATUS_OK;
+}
+
+enum status json_read_string(const struct cJSON *object, const char *name, const char **out,
+                             struct error *error)
+{
+    const cJSON *value = json_get(object, name);
+    if (value && !json_is_string(value))
+        return error_set(error, STATUS_INVALID, name, "%s must be a string.", name);
+    if (value)
+        *out = json_string(value);
+    return STATUS_OK;
+}
+
+void json_write_escaped(struct buffer *out, const char *text, size_t length)
+{
+    size_t start = 0; /* of bytes that need no escape */
+    for (size_t i = 0; i < length;) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
+            i++;
+            continue;
+        }
+        uint32_t code_point;
+        int size = c < 0x80 ? 1 : utf8_decode(text + i, length - i, &code_point);
+        if (c >= 0x80 && size > 0) {
+            i += (size_t)size;
+            continue;
+        }
+        buffer_append(out, text + start, i - start);
+        if (c >= 0x80) {
+            buffer_append_text(out, "\xef\xbf\xbd");
+            i += size < 0 ? (size_t)-size : length - i;
+        } else {
+            const char *names = "\"\"\\\\\bb\ff\nn\rr\tt", *found = NULL;
+            for (size_t k = 0; names[k] && !found; k += 2)
+                found = (unsigned char)names[k] == c ? names + k + 1 : NULL;
+            if (found)
+                buffer_appendf(out, "\\%c", *found);
+            else
+                buffer_appendf(out, "\\u%04x", c);
+            i++;
+        }
+        start = i;
+    }
+    buffer_append(out, text + start, length - start);
+}
+
+void json_write_string(struct buffer *out, const char *text, size_t length)
+{
+    buffer_append(out, "\"", 1);
+    json_write_escaped(out, text, length);
+    buffer_append(out, "\"", 1);
+}

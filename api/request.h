@@ -1,0 +1,76 @@
+/*
+ * A request: what a client asked for, checked and owned. Private to api/.
+ *
+ * request_read_* never keep the body. Whatever the reader refuses, it names the field (`param`). Known
+ * fields that this server does not do are refused by name; unknown ones have no effect.
+ */
+#ifndef QUIRE_API_REQUEST_H
+#define QUIRE_API_REQUEST_H
+
+#include "api/answer.h"
+#include "api/json.h"
+#include "base/limits.h"
+#include "engine/sample/sampler.h"
+
+struct request_prompt {
+    uint32_t *tokens; /* [count], count >= 1 */
+    size_t count;
+    char *echo; /* text to print in front of the answer; NULL: none */
+    size_t echo_length;
+};
+
+struct request {
+    enum answer_kind kind;
+    struct sampling_params sampling;
+    struct logit_bias *logit_bias; /* sampling.logit_bias, owned */
+    uint64_t cache_salt;
+    uint32_t choice_count;
+    uint32_t max_tokens; /* as asked, UINT32_MAX: what the context leaves; 0: nothing is generated */
+    bool stream, include_usage, ignore_eos, use_prefix_cache;
+    bool want_logprobs;
+    uint32_t top_logprobs;
+    char *stops[LIMIT_STOPS];
+    size_t stop_lengths[LIMIT_STOPS];
+    unsigned stop_count;
+    struct request_prompt *prompts;
+    uint32_t prompt_count;
+    uint64_t taken_bytes; /* of BUDGET_REQUESTS, for prompts */
+};
+
+/* Parse `body` into *out. On failure *out needs request_deinit too. */
+enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
+                         size_t length, uint64_t cache_salt, struct request *out,
+                         struct error *error);
+void request_deinit(struct request *request, const struct api_context *context);
+
+/* Tokens that prompt `index` may still generate: max_tokens cut to the context. */
+uint32_t request_room(const struct request *request, const struct api_context *context,
+                      uint32_t index);
+
+/* request_completion.c: the fields of /v1/completions and its prompts. */
+enum status request_read_completion(const struct api_context *context,
+                                    const struct json_document *document, struct request *out,
+                                    struct error *error);
+
+/* request_chat.c: the fields of /v1/chat/completions, its template, its one prompt. */
+enum status request_read_chat(const struct api_context *context,
+                              const struct json_document *document, struct request *out,
+                              struct error *error);
+
+/* Shared by both: tokenize `text` into a prompt. `param` is named when it is too long or empty. */
+enum status request_tokenize(const struct api_context *context, struct request *request,
+                             const char *text, size_t length, unsigned flags, uint32_t sentinel,
+                             const char *param, struct request_prompt *out, struct error *error);
+/* 400 context_length_exceeded with the numbers, if `count` leaves no room. */
+enum status request_check_length(const struct api_context *context, const struct request *request,
+                                 size_t count, const char *param, struct error *error);
+/* Enter `bytes` for prompts; STATUS_BUSY without room. */
+enum status request_take(const struct api_context *context, struct request *request,
+                         uint64_t bytes, struct error *error);
+
+/* Refuse each field of `names` (NULL-terminated) that is there and asks for something: null, false, 0
+   and empty texts, lists and objects do not. */
+enum status request_refuse(const struct cJSON *root, const char *const *names,
+                           struct error *error);
+
+#endif
