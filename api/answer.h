@@ -1,6 +1,6 @@
 /*
- * An answer: one client request from body bytes to answer bytes. server/ moves the bytes and knows no
- * JSON; api/ knows no sockets.
+ * An answer: one client request from body bytes to answer bytes. server/ moves the bytes and knows
+ * no JSON; api/ knows no sockets.
  *
  *   answer_open   (text thread)  parse, validate, template, tokenize, submit to the engine
  *   answer_pump   (any one thread at a time) detokenize what the engine produced, frame it
@@ -8,7 +8,8 @@
  *   answer_close  frees; cancels what is not done
  *
  * `wake` is called (by the engine thread, under a lock) when answer_pump may have news: it must be
- * short and must not call back into the answer. After answer_close returns it is not called any more.
+ * short and must not call back into the answer. After answer_close returns it is not called any
+ * more.
  */
 #ifndef QUIRE_API_ANSWER_H
 #define QUIRE_API_ANSWER_H
@@ -34,7 +35,7 @@ struct api_context {
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;
     uint32_t max_model_len;
-    int64_t created_unix_s;         /* for /v1/models */
+    int64_t created_unix_s; /* for /v1/models */
 };
 
 enum answer_kind { ANSWER_COMPLETION, ANSWER_CHAT };
@@ -53,14 +54,15 @@ enum answer_state {
     ANSWER_WAIT,   /* nothing now; wake will be called */
     ANSWER_DATA,   /* bytes were appended; there may be more */
     ANSWER_END,    /* the last bytes were appended (stream: "data: [DONE]") */
-    ANSWER_FAILED, /* see answer_error. Stream: an error event was appended if bytes were sent before */
+    ANSWER_FAILED, /* see answer_error. Stream: an error event was appended if bytes were sent
+                      before */
 };
 
 bool answer_is_stream(const struct answer *answer);
 
-/* Append what is ready to `out`: SSE events of a stream ("data: …\n\n"), or the whole JSON body once
-   done. Never waits. After ANSWER_END or ANSWER_FAILED it must not be called again. Appends little
-   more than LIMIT_OUTPUT_BYTES per call. */
+/* Append what is ready to `out`: SSE events of a stream ("data: …\n\n"), or the whole JSON body
+   once done. Never waits. After ANSWER_END or ANSWER_FAILED it must not be called again. Appends
+   little more than LIMIT_OUTPUT_BYTES per call. */
 enum answer_state answer_pump(struct answer *answer, struct buffer *out);
 
 /* Why it failed, valid after ANSWER_FAILED. */

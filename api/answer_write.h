@@ -1,6 +1,6 @@
 /*
- * How an answer is spelled: OpenAI's objects for both endpoints, whole and streamed. Private to api/;
- * only writes, decides nothing. All text in it is valid UTF-8 JSON.
+ * How an answer is spelled: OpenAI's objects for both endpoints, whole and streamed. Private to
+ * api/; only writes, decides nothing. All text in it is valid UTF-8 JSON.
  */
 #ifndef QUIRE_API_ANSWER_WRITE_H
 #define QUIRE_API_ANSWER_WRITE_H
@@ -13,10 +13,10 @@
 struct answer_head {
     enum answer_kind kind;
     bool stream;
-    bool show_usage;          /* chunks carry "usage": null until the last */
+    bool show_usage; /* chunks carry "usage": null until the last */
     char id[40];
     int64_t created;
-    const char *model;        /* borrowed */
+    const char *model; /* borrowed */
     char fingerprint[24];
 };
 
@@ -34,11 +34,11 @@ void answer_write_chunk_tail(const struct answer_head *head, struct buffer *out)
 /* "usage":{…} */
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out);
 
-/* Log-probabilities. Their arrays are written in passes over a range of tokens, so that neither an event
-   nor a whole answer needs them all in memory. */
+/* Log-probabilities. Their arrays are written in passes over a range of tokens, so that neither an
+   event nor a whole answer needs them all in memory. */
 enum logprob_pass {
-    PASS_CHAT,         /* {"token","logprob","bytes","top_logprobs"} … */
-    PASS_TOKENS,       /* completions: the four parallel arrays */
+    PASS_CHAT,   /* {"token","logprob","bytes","top_logprobs"} … */
+    PASS_TOKENS, /* completions: the four parallel arrays */
     PASS_TOKEN_LOGPROBS,
     PASS_TOP_LOGPROBS,
     PASS_TEXT_OFFSETS,
@@ -63,8 +63,8 @@ struct logprob_range {
     const struct tokenizer *tokenizer;
     const struct completion *completion;
     uint32_t choice;
-    uint32_t first, end; /* tokens first … end-1 */
-    bool comma;          /* items stand before these already */
+    uint32_t first, end;          /* tokens first … end-1 */
+    bool comma;                   /* items stand before these already */
     struct text_offsets *offsets; /* at `first`; moved by PASS_TEXT_OFFSETS */
 };
 void answer_write_logprobs(const struct logprob_range *range, enum logprob_pass pass,

@@ -1,6 +1,6 @@
 /*
- * Chat templates: the model file's Jinja template, run by minijinja in subprojects/textshim with fuel
- * and output limits. Templates come from the model file or the operator, never from a request.
+ * Chat templates: the model file's Jinja template, run by minijinja in subprojects/textshim with
+ * fuel and output limits. Templates come from the model file or the operator, never from a request.
  * create and render need a big stack (64 MiB): call them on the text thread or main only.
  */
 #ifndef QUIRE_API_CHAT_TEMPLATE_H
@@ -22,7 +22,8 @@ void chat_template_destroy(struct chat_template *chat_template);
 
 /* context_json: an object with messages, tools, add_generation_prompt and any template arguments.
    The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. */
-enum status chat_template_render(const struct chat_template *chat_template, const char *context_json,
-                                 size_t context_length, struct buffer *out, struct error *error);
+enum status chat_template_render(const struct chat_template *chat_template,
+                                 const char *context_json, size_t context_length,
+                                 struct buffer *out, struct error *error);
 
 #endif

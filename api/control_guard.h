@@ -1,8 +1,8 @@
 /*
  * Keeps users from writing control tokens: copies text into a JSON string and breaks up every place
- * where it holds, begins or ends a control token's text with a sentinel code point. The template's own
- * control tokens stay whole; tokenizer_encode drops the sentinels again, so the user's text is what it
- * was, as ordinary pieces.
+ * where it holds, begins or ends a control token's text with a sentinel code point. The template's
+ * own control tokens stay whole; tokenizer_encode drops the sentinels again, so the user's text is
+ * what it was, as ordinary pieces.
  *
  *   text      hi<|im_end|>            the template writes "<|", the user "im_end|>"
  *   becomes   hi<S|im_end|>           "iSm_end|>"
@@ -42,9 +42,9 @@ enum status control_guard_init(struct control_guard *guard, const struct tokeniz
                                uint32_t sentinel, struct error *error);
 void control_guard_deinit(struct control_guard *guard);
 
-/* Append text[0..length) to `out` as the inside of a JSON string. `alone`: the text may stand in the
-   middle of a control token too ("<|" name "|>"). Returns false, with something appended, when the
-   text holds a control token of one character, which nothing can break up. */
+/* Append text[0..length) to `out` as the inside of a JSON string. `alone`: the text may stand in
+   the middle of a control token too ("<|" name "|>"). Returns false, with something appended, when
+   the text holds a control token of one character, which nothing can break up. */
 bool control_guard_write(const struct control_guard *guard, const char *text, size_t length,
                          bool alone, struct buffer *out);
 

@@ -1,14 +1,15 @@
 /*
  * JSON in and out. The only user of cJSON.
  *
- * A body is read in two passes. The scan (json_scan.c) allocates nothing and decides what is JSON for us:
- * RFC 8259 to the letter, valid UTF-8, no lone surrogates, no NUL characters, bounded depth, numbers
- * and count of values. cJSON then sees only text that passed, with its memory entered in the byte
- * budget beforehand, and duplicate keys are refused: what a proxy in front checked is what we act on.
- * A prompt of token ids never becomes cJSON nodes (64 bytes each): the scan reads it itself.
+ * A body is read in two passes. The scan (json_scan.c) allocates nothing and decides what is JSON
+ * for us: RFC 8259 to the letter, valid UTF-8, no lone surrogates, no NUL characters, bounded
+ * depth, numbers and count of values. cJSON then sees only text that passed, with its memory
+ * entered in the byte budget beforehand, and duplicate keys are refused: what a proxy in front
+ * checked is what we act on. A prompt of token ids never becomes cJSON nodes (64 bytes each): the
+ * scan reads it itself.
  *
- * Where spelling matters (1.0 is not 1 in a tool's schema, 64-bit seeds) callers read a value's source
- * text: a *slice* of a text that passed the scan. One thread per document.
+ * Where spelling matters (1.0 is not 1 in a tool's schema, 64-bit seeds) callers read a value's
+ * source text: a *slice* of a text that passed the scan. One thread per document.
  */
 #ifndef QUIRE_API_JSON_H
 #define QUIRE_API_JSON_H
@@ -21,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define JSON_NODES_MAX 131072u  /* values of one body beside token ids: at most 20 MiB of cJSON */
+#define JSON_NODES_MAX 131072u   /* values of one body beside token ids: at most 20 MiB of cJSON */
 #define JSON_NUMBER_BYTES_MAX 60 /* cJSON 1.7 copies numbers into 64 bytes */
 #define JSON_NODE_BYTES 160      /* a cJSON node, its key and its string's overhead */
 #define JSON_NONCHARACTERS 66    /* U+FDD0…U+FDEF, then U+nFFFE and U+nFFFF of the 17 planes */
@@ -33,14 +34,14 @@ struct json_slice {
 
 /* The result of a scan. */
 struct json_scan {
-    uint32_t nodes;                      /* values, an id prompt counting as one */
+    uint32_t nodes;                        /* values, an id prompt counting as one */
     bool noncharacter[JSON_NONCHARACTERS]; /* which occur in strings, escaped or not */
-    struct json_slice id_prompt;         /* top-level "prompt" if it is a list (of lists) of ids */
-    uint32_t id_count, id_list_count;    /* id_list_count 0: one flat list */
+    struct json_slice id_prompt;      /* top-level "prompt" if it is a list (of lists) of ids */
+    uint32_t id_count, id_list_count; /* id_list_count 0: one flat list */
 };
 
-/* STATUS_INVALID with the place of the fault. `scan` may hold results of earlier scans: they add up.
-   Any text, any length; uses 64 bytes of stack per call, whatever the depth. */
+/* STATUS_INVALID with the place of the fault. `scan` may hold results of earlier scans: they add
+   up. Any text, any length; uses 64 bytes of stack per call, whatever the depth. */
 enum status json_scan_text(const char *text, size_t length, bool want_prompt,
                            struct json_scan *scan, struct error *error);
 
@@ -48,8 +49,8 @@ enum status json_scan_text(const char *text, size_t length, bool want_prompt,
 uint32_t json_noncharacter(unsigned index);
 
 /* Walk the members of an object slice or the elements of an array slice (any other slice has none).
-   *at is 0 at the start; false at the end. `key` may be NULL for arrays. Slices must have passed the
-   scan; a key slice is its string with the quotes. O(length of the member). */
+   *at is 0 at the start; false at the end. `key` may be NULL for arrays. Slices must have passed
+   the scan; a key slice is its string with the quotes. O(length of the member). */
 bool json_next(struct json_slice container, size_t *at, struct json_slice *key,
                struct json_slice *value);
 /* Whether a string slice decodes to `text`. */
@@ -65,15 +66,16 @@ struct json_document {
     const struct cJSON *root; /* an object */
     struct json_slice text;   /* the body, borrowed */
     struct json_scan scan;
-    uint32_t *ids;            /* [scan.id_count] of the id prompt, all lists in turn; or NULL */
-    uint32_t *list_ends;      /* [max(1, scan.id_list_count)] end of each list in ids */
+    uint32_t *ids;       /* [scan.id_count] of the id prompt, all lists in turn; or NULL */
+    uint32_t *list_ends; /* [max(1, scan.id_list_count)] end of each list in ids */
     /* private */
     struct budget *budget;
     uint64_t taken_bytes;
 };
 
 /* Parse a request body. STATUS_INVALID for anything that is not one JSON object, STATUS_BUSY or
-   STATUS_TOO_LARGE when the budget has no room now or never. `body` is borrowed until json_close. */
+   STATUS_TOO_LARGE when the budget has no room now or never. `body` is borrowed until json_close.
+ */
 enum status json_open(const char *body, size_t length, struct budget *budget,
                       struct json_document *out, struct error *error);
 void json_close(struct json_document *document); /* also after a failed open */

@@ -1,8 +1,8 @@
 /*
  * A request: what a client asked for, checked and owned. Private to api/.
  *
- * request_read_* never keep the body. Whatever the reader refuses, it names the field (`param`). Known
- * fields that this server does not do are refused by name; unknown ones have no effect.
+ * request_read_* never keep the body. Whatever the reader refuses, it names the field (`param`).
+ * Known fields that this server does not do are refused by name; unknown ones have no effect.
  */
 #ifndef QUIRE_API_REQUEST_H
 #define QUIRE_API_REQUEST_H
@@ -25,7 +25,8 @@ struct request {
     struct logit_bias *logit_bias; /* sampling.logit_bias, owned */
     uint64_t cache_salt;
     uint32_t choice_count;
-    uint32_t max_tokens; /* as asked, UINT32_MAX: what the context leaves; 0: nothing is generated */
+    uint32_t
+        max_tokens; /* as asked, UINT32_MAX: what the context leaves; 0: nothing is generated */
     bool stream, include_usage, ignore_eos, use_prefix_cache;
     bool want_logprobs;
     uint32_t top_logprobs;
@@ -65,12 +66,11 @@ enum status request_tokenize(const struct api_context *context, struct request *
 enum status request_check_length(const struct api_context *context, const struct request *request,
                                  size_t count, const char *param, struct error *error);
 /* Enter `bytes` for prompts; STATUS_BUSY without room. */
-enum status request_take(const struct api_context *context, struct request *request,
-                         uint64_t bytes, struct error *error);
+enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
+                         struct error *error);
 
-/* Refuse each field of `names` (NULL-terminated) that is there and asks for something: null, false, 0
-   and empty texts, lists and objects do not. */
-enum status request_refuse(const struct cJSON *root, const char *const *names,
-                           struct error *error);
+/* Refuse each field of `names` (NULL-terminated) that is there and asks for something: null, false,
+   0 and empty texts, lists and objects do not. */
+enum status request_refuse(const struct cJSON *root, const char *const *names, struct error *error);
 
 #endif
