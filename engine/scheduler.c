@@ -34,7 +34,7 @@ static struct layout layout_for(const struct scheduler_options *options, uint32_
     layout.table_capacity = pager_pages_for(page_size, options->max_length);
     layout.sequences = place(&end, n, sizeof(struct sequence));
     layout.order = place(&end, n, sizeof(struct sequence *));
-    layout.entries = place(&end, n, sizeof(struct entry));
+    layout.entries = place(&end, n, sizeof(struct schedule_entry));
     layout.turns = place(&end, n, sizeof(struct sequence *));
     layout.tokens = place(&end, options->max_batch_tokens, sizeof(uint32_t));
     layout.batch_sequences = place(&end, n, sizeof(struct batch_sequence));
@@ -68,7 +68,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     s->page_size = page_size;
     s->sequences = (struct sequence *)(memory + layout.sequences);
     s->order = (struct sequence **)(memory + layout.order);
-    s->entries = (struct entry *)(memory + layout.entries);
+    s->entries = (struct schedule_entry *)(memory + layout.entries);
     s->turns = (struct sequence **)(memory + layout.turns);
     s->tokens = (uint32_t *)(memory + layout.tokens);
     s->batch_sequences = (struct batch_sequence *)(memory + layout.batch_sequences);

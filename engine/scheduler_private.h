@@ -10,7 +10,7 @@
 
 #include "engine/scheduler.h"
 
-struct entry {
+struct schedule_entry {
     struct sequence *sequence;
     uint32_t row_count;
 };
@@ -31,7 +31,7 @@ struct scheduler {
     uint32_t starved_steps; /* in which prompts could have run and got no row */
     /* the step's plan */
     struct schedule schedule;
-    struct entry *entries; /* [max_sequences] */
+    struct schedule_entry *entries; /* [max_sequences] */
     uint32_t entry_count;
     struct sequence **turns;                /* [max_sequences] scratch */
     uint32_t *tokens;                       /* [max_batch_tokens] */

@@ -251,7 +251,7 @@ static void plan_rows(struct scheduler *s, struct sequence *sequence, uint32_t c
 {
     CHECK(count >= 1 && sequence->computed + count <= sequence->token_count);
     CHECK(s->entry_count < s->options.max_sequences);
-    s->entries[s->entry_count++] = (struct entry){sequence, count};
+    s->entries[s->entry_count++] = (struct schedule_entry){sequence, count};
     sequence->last_step = s->step;
     if (sequence->state == SEQUENCE_DECODING)
         s->schedule.decode_row_count += count;

@@ -1,0 +1,119 @@
+/* Growing all or nothing, sharing, copy on write, and release from the tail. */
+#include "pager/page_table.h"
+
+#include "pager/pager.h"
+
+#include <check.h>
+
+#define SIZE 8
+
+static struct pager *pager;
+static uint32_t storage[3][8];
+static struct page_table a, b, c;
+static uint32_t scratch[16];
+
+static void setup(void)
+{
+    struct pager_options options = {.page_count = 6, .page_size = SIZE, .hash_key = {1, 2}};
+    struct error error;
+    ck_assert_int_eq(pager_create(&options, &pager, &error), STATUS_OK);
+    a = (struct page_table){.pages = storage[0], .capacity = 8};
+    b = (struct page_table){.pages = storage[1], .capacity = 8};
+    c = (struct page_table){.pages = storage[2], .capacity = 8};
+}
+
+static void teardown(void)
+{
+    const struct page_table *const tables[] = {&a, &b, &c};
+    struct error error;
+    ck_assert_msg(pager_check(pager, tables, 3, scratch, &error), "%s", error.message);
+    page_table_release(&a, pager);
+    page_table_release(&b, pager);
+    page_table_release(&c, pager);
+    ck_assert_uint_eq(pager_free_count(pager), pager_total_count(pager));
+    ck_assert_msg(pager_check(pager, NULL, 0, scratch, &error), "%s", error.message);
+    pager_destroy(pager);
+}
+
+START_TEST(growing_is_all_or_nothing)
+{
+    ck_assert(page_table_grow(&a, pager, 3));
+    ck_assert(!page_table_grow(&b, pager, 3));
+    ck_assert_uint_eq(b.count, 0);
+    ck_assert_uint_eq(pager_free_count(pager), 2);
+    ck_assert(page_table_grow(&b, pager, 2));
+    ck_assert(page_table_grow(&b, pager, 0));
+    ck_assert_uint_eq(pager_free_count(pager), 0);
+}
+END_TEST
+
+START_TEST(a_fork_shares_and_the_first_write_splits)
+{
+    ck_assert(page_table_grow(&a, pager, 2));
+    page_table_fork(&b, pager, &a);
+    page_table_fork(&c, pager, &a);
+    ck_assert_uint_eq(pager_free_count(pager), 3);
+    ck_assert_uint_eq(pager_holders(pager, a.pages[1]), 3);
+    uint32_t from = 0, to = 0, shared = a.pages[1];
+    ck_assert_int_eq(page_table_own(&b, pager, 1, &from, &to), PAGE_OWN_COPY);
+    ck_assert_uint_eq(from, shared);
+    ck_assert_uint_eq(to, b.pages[1]);
+    ck_assert_uint_ne(to, shared);
+    ck_assert_int_eq(page_table_own(&c, pager, 1, &from, &to), PAGE_OWN_COPY);
+    /* The last one writes in place. */
+    ck_assert_int_eq(page_table_own(&a, pager, 1, &from, &to), PAGE_OWN_ALREADY);
+    ck_assert_uint_eq(a.pages[1], shared);
+    ck_assert_uint_eq(pager_holders(pager, a.pages[0]), 3); /* heads stay shared */
+}
+END_TEST
+
+START_TEST(no_room_for_a_copy_changes_nothing)
+{
+    ck_assert(page_table_grow(&a, pager, 5));
+    page_table_fork(&b, pager, &a);
+    uint32_t from = 77, to = 88, page = b.pages[4];
+    ck_assert_int_eq(page_table_own(&b, pager, 4, &from, &to), PAGE_OWN_NO_ROOM);
+    ck_assert_uint_eq(b.pages[4], page);
+    ck_assert_uint_eq(pager_holders(pager, page), 2);
+    ck_assert_uint_eq(from, 77);
+    ck_assert_uint_eq(to, 88);
+}
+END_TEST
+
+START_TEST(heads_outlive_tails)
+{
+    static const uint32_t tokens[3 * SIZE] = {5, 6, 7};
+    ck_assert(page_table_grow(&a, pager, 3));
+    uint64_t chain = 0;
+    for (uint32_t i = 0; i < 3; i++)
+        chain = pager_publish(pager, a.pages[i], chain, tokens + i * SIZE, 0);
+    page_table_release(&a, pager);
+    ck_assert_uint_eq(pager_cached_count(pager), 3);
+    /* Two empty pages go first, then the tail of the chain. */
+    ck_assert(page_table_grow(&b, pager, 3));
+    uint32_t pages[3];
+    struct pager_match match;
+    pager_find(pager, tokens, 3 * SIZE, 0, pages, &match);
+    ck_assert_uint_eq(match.page_count, 2);
+    ck_assert(page_table_grow(&b, pager, 1));
+    pager_find(pager, tokens, 3 * SIZE, 0, pages, &match);
+    ck_assert_uint_eq(match.page_count, 1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("page_table");
+    TCase *tcase = tcase_create("core");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, growing_is_all_or_nothing);
+    tcase_add_test(tcase, a_fork_shares_and_the_first_write_splits);
+    tcase_add_test(tcase, no_room_for_a_copy_changes_nothing);
+    tcase_add_test(tcase, heads_outlive_tails);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
