@@ -1,10 +1,12 @@
 /*
- * From logits to a token. The same logits, parameters, seed, choice and position give the same token
- * on every CPU: Philox4x32-10 (Salmon et al., SC 2011) with key (seed, choice) and counter (position,
- * draw), 53-bit uniforms, candidates ordered by (logit descending, id ascending), sums in double.
+ * From logits to a token. The same logits, parameters, seed, choice and position give the same
+ * token on every CPU: Philox4x32-10 (Salmon et al., SC 2011) with key seed and counter (output
+ * position, draw, choice, 0), 53-bit uniforms, candidates ordered by (logit descending, id
+ * ascending), sums in double.
  *
  * Order of steps: logit bias, repetition / presence / frequency penalties, temperature, top_k,
- * top_p, min_p, draw. temperature < 1e-5, top_k 1 or top_p 0 is greedy: the largest logit, least id.
+ * top_p, min_p, draw. temperature < 1e-5, top_k 1 or top_p 0 is greedy: the largest logit, least
+ * id.
  */
 #ifndef QUIRE_ENGINE_SAMPLE_SAMPLER_H
 #define QUIRE_ENGINE_SAMPLE_SAMPLER_H
@@ -21,11 +23,11 @@ struct logit_bias {
 };
 
 struct sampling_params {
-    float temperature;        /* >= 0 */
-    float top_p;              /* 0 … 1; 1 is off */
-    float min_p;              /* 0 … 1; 0 is off */
-    uint32_t top_k;           /* 0 is off */
-    float presence_penalty;   /* over generated tokens, as OpenAI's */
+    float temperature;      /* >= 0 */
+    float top_p;            /* 0 … 1; 1 is off */
+    float min_p;            /* 0 … 1; 0 is off */
+    uint32_t top_k;         /* 0 is off */
+    float presence_penalty; /* over generated tokens, as OpenAI's */
     float frequency_penalty;
     float repetition_penalty; /* over prompt and generated tokens; 1 is off; > 0 */
     uint64_t seed;
@@ -40,26 +42,26 @@ struct top_logprob {
 
 struct sampled_token {
     uint32_t token;
-    float logprob;      /* from the logits before any parameter: log softmax */
-    uint32_t top_count; /* as asked for */
+    float logprob;                          /* from the logits before any parameter: log softmax */
+    uint32_t top_count;                     /* as asked for */
     struct top_logprob top[LIMIT_LOGPROBS]; /* ordered (logprob descending, id ascending) */
 };
 
-/* Memory for one row, owned by the caller: sampler_workspace_bytes(vocabulary), 64-byte aligned. One
-   per thread. */
+/* Memory for one row, owned by the caller: sampler_workspace_bytes(vocabulary), 64-byte aligned.
+   One per thread. */
 uint64_t sampler_workspace_bytes(uint32_t vocabulary);
 
 struct sampler_row {
     float *logits; /* [vocabulary]; overwritten */
     uint32_t vocabulary;
     const struct sampling_params *params;
-    const uint32_t *tokens;  /* the sequence so far: prompt, then generated */
+    const uint32_t *tokens; /* the sequence so far: prompt, then generated */
     uint32_t token_count;
     uint32_t prompt_count;
-    uint32_t choice;         /* index among n */
-    uint32_t top_logprobs;   /* how many alternatives are wanted, 0 … LIMIT_LOGPROBS */
-    bool want_logprob;       /* false: logprob is not computed (0) */
-    const uint32_t *banned;  /* ids that may not be drawn (end tokens under ignore_eos) */
+    uint32_t choice;        /* index among n */
+    uint32_t top_logprobs;  /* how many alternatives are wanted, 0 … LIMIT_LOGPROBS */
+    bool want_logprob;      /* false: logprob is not computed (0) */
+    const uint32_t *banned; /* ids that may not be drawn (end tokens under ignore_eos) */
     uint32_t banned_count;
 };
 
