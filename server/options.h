@@ -11,10 +11,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum command { COMMAND_HELP, COMMAND_VERSION, COMMAND_SERVE, COMMAND_RUN, COMMAND_INSPECT,
-               COMMAND_HEALTHCHECK };
+enum command {
+    COMMAND_HELP,
+    COMMAND_VERSION,
+    COMMAND_SERVE,
+    COMMAND_RUN,
+    COMMAND_INSPECT,
+    COMMAND_HEALTHCHECK
+};
 
 #define OPTIONS_MODEL_NAMES_MAX 16
+#define OPTIONS_ORIGINS_MAX 16
+#define OPTIONS_HOSTS_MAX 16
 
 struct options {
     enum command command;
@@ -29,29 +37,39 @@ struct options {
     uint32_t max_batch_tokens; /* --max-batch-tokens; 0: default rule */
     uint32_t max_seqs;         /* --max-seqs 128 */
     uint32_t max_queue;        /* --max-queue 1024 */
-    uint32_t max_connections;  /* --max-connections 1024 */
+    uint32_t max_connections;  /* --max-connections; 0: up to 1024, as the memory allows */
     const char *served_model_names[OPTIONS_MODEL_NAMES_MAX];
     unsigned served_model_name_count;
     const char *api_key_file;
     const char *chat_template_file;
-    const char *kernels;       /* auto, scalar, avx2, avx512 */
-    const char *backend;       /* quantized, openblas */
-    unsigned drain_seconds;    /* --drain-seconds 30 */
+    const char *cors_origins[OPTIONS_ORIGINS_MAX]; /* --cors-origin, repeatable; none: no CORS */
+    unsigned cors_origin_count;
+    const char
+        *allowed_hosts[OPTIONS_HOSTS_MAX]; /* --allowed-host, repeatable: what Host may say */
+    unsigned allowed_host_count;
+    const char *kernels;    /* auto, scalar, avx2, avx512 */
+    const char *backend;    /* quantized, openblas */
+    unsigned drain_seconds; /* --drain-seconds 30 */
     enum log_format log_format;
     enum log_level log_level;
-    bool prefix_cache;         /* --no-prefix-cache turns it off */
+    bool prefix_cache; /* --no-prefix-cache turns it off */
     /* run */
     const char *prompt;
     uint32_t run_max_tokens;
     float run_temperature;
     uint64_t run_seed;
-    bool run_chat;             /* --chat: the prompt is a user message */
+    bool run_chat; /* --chat: the prompt is a user message */
     /* inspect */
     bool json;
 };
 
-/* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. */
+/* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. The
+   command line wins over the environment. */
 enum status options_parse(int argc, char **argv, struct options *out, struct error *error);
-void options_print_help(const struct options *options);
+void options_print_help(const struct options *options); /* to stdout */
+
+/* A QUIRE_… variable that looks like a misspelled option ("QUIRE_MEMROY"), or NULL: for a warning.
+   Call with *position 0 at first. */
+const char *options_misspelled_variable(unsigned *position);
 
 #endif

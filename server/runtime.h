@@ -1,6 +1,7 @@
 /*
- * The runtime: everything between an option list and a running engine, in start order: kernels, GGUF
- * header, sizes, budget, tokenizer, template, weights, engine. Used by `quire serve` and `quire run`.
+ * The runtime: everything between an option list and a running engine, in start order: kernels,
+ * GGUF header, sizes, budget, tokenizer, template, weights, engine. Used by `quire serve` and
+ * `quire run`.
  */
 #ifndef QUIRE_SERVER_RUNTIME_H
 #define QUIRE_SERVER_RUNTIME_H
@@ -17,7 +18,7 @@ struct runtime {
     struct budget budget;
     const struct kernels *kernels;
     struct workers *workers;
-    struct gguf *gguf;
+    struct gguf *gguf; /* NULL once everything is loaded */
     struct model_config config;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the file has none */
@@ -25,6 +26,10 @@ struct runtime {
     struct engine *engine;
     uint32_t context; /* effective: the smallest of option, model and pool */
     struct api_context api;
+    /* what api and engine borrow */
+    char model_name[128];
+    const char *model_names[OPTIONS_MODEL_NAMES_MAX];
+    uint32_t *end_tokens;
 };
 
 /* Makes the backend once the sizes are known; tests put a scripted one here. NULL in
@@ -34,7 +39,11 @@ typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
                                                const struct backend_options *options,
                                                struct backend **out, struct error *error);
 
-/* On failure everything is undone and *error says what and what would fit. */
+/* Fill in what the options left to the machine: memory_bytes, threads, max_connections. */
+void runtime_resolve(struct options *options);
+
+/* On failure everything is undone and *error says what and what would fit. Options are resolved.
+   Needs a big stack (the chat template): the main or the text thread. */
 enum status runtime_create(const struct options *options, runtime_backend_factory factory,
                            struct runtime *out, struct error *error);
 void runtime_destroy(struct runtime *runtime);

@@ -1,0 +1,31 @@
+/*
+ * Who may ask: the keys of --api-key-file.
+ *
+ * Keys are compared in constant time: all of them, padded to one length, whatever matched first. A
+ * key's salt separates the prefix caches of different keys; it is a hash of the key, so that it
+ * stays the same over restarts. Immutable after load; any thread.
+ */
+#ifndef QUIRE_SERVER_AUTH_H
+#define QUIRE_SERVER_AUTH_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct auth;
+
+/* One key a line; empty lines and lines that begin with '#' are skipped, blanks around a key are
+   not part of it. STATUS_INVALID for an empty file, a key that is too long, has blanks or control
+   characters, or stands there twice; the message names the line, never the key. */
+enum status auth_load(const char *path, struct auth **out, struct error *error);
+void auth_destroy(struct auth *auth);
+
+unsigned auth_key_count(const struct auth *auth);
+
+/* `header` is the value of Authorization, or NULL. True when it is "Bearer KEY" (the scheme in any
+   case) with a known key; *salt is then the key's, never 0. */
+bool auth_allows(const struct auth *auth, const char *header, uint64_t *salt);
+
+#endif

@@ -1,0 +1,498 @@
+/*
+ * The HTTP server's life and the library's callbacks: see http.h and http_internal.h.
+ *
+ * The library may hold 32 connections more than are served, so that those over the limit get an
+ * honest 503 instead of waiting in the backlog. Timeouts are the watcher's; the library's are off.
+ */
+#include "server/http_internal.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HTTP_THREADS 2 /* more only shortens each one's list of suspended connections */
+#define HTTP_STACK_BYTES (512 * KIB)
+#define OVERFLOW_CONNECTIONS 32u
+/* A connection's structs of the library, our request, and a response's headers: about 5 KiB
+   measured; and its share of the out buffers. */
+#define CONNECTION_BYTES (LIMIT_HEADER_POOL_BYTES + 6u * KIB)
+/* What slow clients' unsent text may hold beyond their shares. */
+#define LAGGARD_BYTES(connections) (1 * MIB + (connections)*4 * KIB)
+/* A body that was announced larger than this is not even read to be thrown away. */
+#define DISCARD_BYTES (4ull * LIMIT_BODY_BYTES)
+
+uint64_t http_memory_bytes(unsigned connections)
+{
+    uint64_t all = connections + OVERFLOW_CONNECTIONS;
+    return all * CONNECTION_BYTES + LAGGARD_BYTES(all);
+}
+
+/* A client's X-Request-Id is echoed if it is a plain word; anything else is ignored. */
+static void take_client_id(struct request *r)
+{
+    const char *id = http_header(r, "X-Request-Id");
+    size_t length = id ? strlen(id) : 0;
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
+    if (length && length < sizeof r->client_id && strspn(id, plain) == length)
+        memcpy(r->client_id, id, length + 1);
+}
+
+/* The library calls this for every request line, before anything else of the request. */
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *connection)
+{
+    struct http_server *server = cls;
+    struct request *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    r->server = server;
+    r->connection = connection;
+    r->watch_id = info ? (uint64_t)(uintptr_t)info->socket_context : 0;
+    r->number = server->id_base + atomic_fetch_add(&server->next_request, 1);
+    snprintf(r->id, sizeof r->id, "%016llx", (unsigned long long)r->number);
+    r->start_ns = clock_now_ns();
+    pthread_mutex_init(&r->lock, NULL);
+    buffer_init(&r->out, 0);
+    r->uri_length = uri ? strlen(uri) : SIZE_MAX;
+    for (size_t i = 0; uri && uri[i]; i++) {
+        if ((unsigned char)uri[i] <= ' ' || (unsigned char)uri[i] >= 0x7f)
+            r->uri_length = SIZE_MAX;
+    }
+    if (uri && !*uri)
+        r->uri_length = SIZE_MAX;
+    return r;
+}
+
+/* Paths stay as they were sent: %00 cuts nothing short, and %2F is no slash. */
+static size_t on_unescape(void *cls, struct MHD_Connection *connection, char *text)
+{
+    (void)cls;
+    (void)connection;
+    return strlen(text);
+}
+
+static enum MHD_Result begin_request(struct request *r, const char *version)
+{
+    r->begun = true;
+    atomic_fetch_add(&r->server->in_flight, 1);
+    unsigned bad = http_head_check(r, version, &r->error);
+    if (bad) {
+        r->closing = true;
+        return http_reply_error(r, bad, &r->error);
+    }
+    take_client_id(r);
+    watcher_phase(r->server->watcher, r->watch_id, WATCH_BODY, 0);
+    http_route(r);
+    const char *length_text = http_header(r, "Content-Length");
+    uint64_t length = length_text ? strtoull(length_text, NULL, 10) : 0;
+    bool body = length > 0 || http_header(r, "Transfer-Encoding");
+    if (r->refusal_status && body && (http_header(r, "Expect") || length > DISCARD_BYTES)) {
+        r->closing = true;
+        return http_reply_plain(r);
+    }
+    r->discard = r->refusal_status || !r->route || !r->route->post;
+    return MHD_YES;
+}
+
+/* Room for `length` more bytes and a NUL; entered in the budget before it is allocated. */
+static bool grow_body(struct request *r, size_t length)
+{
+    size_t needed = r->body_length + length + 1;
+    if (needed <= r->body_capacity)
+        return true;
+    size_t capacity = r->body_capacity * 2 > needed ? r->body_capacity * 2 : needed;
+    if (capacity < 4 * KIB)
+        capacity = 4 * KIB;
+    struct runtime *runtime = atomic_load(&r->server->runtime);
+    if (!budget_take(&runtime->budget, BUDGET_REQUESTS, capacity - r->body_capacity))
+        return false;
+    char *body = realloc(r->body, capacity);
+    if (!body) {
+        budget_give(&runtime->budget, BUDGET_REQUESTS, capacity - r->body_capacity);
+        return false;
+    }
+    r->body = body;
+    r->body_capacity = capacity;
+    return true;
+}
+
+static enum MHD_Result take_upload(struct request *r, const char *data, size_t *size)
+{
+    size_t length = *size;
+    *size = 0;
+    if (!r->discard && length > LIMIT_BODY_BYTES - r->body_length) {
+        http_refuse(r, 413, STATUS_TOO_LARGE, "body_too_large", "a body has at most %u bytes",
+                    LIMIT_BODY_BYTES);
+        r->discard = true;
+    }
+    if (!r->discard && !grow_body(r, length)) {
+        http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
+                    "there is no memory for this body now; other requests hold it");
+        r->error.retry_after_s = 1;
+        r->discard = true;
+    }
+    if (r->discard) {
+        http_free_body(r);
+        r->discarded_bytes += length;
+        return r->discarded_bytes > DISCARD_BYTES ? MHD_NO : MHD_YES;
+    }
+    memcpy(r->body + r->body_length, data, length);
+    r->body_length += length;
+    r->body[r->body_length] = '\0';
+    return MHD_YES;
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_size, void **context)
+{
+    (void)cls;
+    (void)connection;
+    struct request *r = *context;
+    if (!r)
+        return MHD_NO; /* out of memory in on_uri */
+    if (!r->begun) {
+        r->url = url;
+        r->method = method;
+        return begin_request(r, version);
+    }
+    if (*upload_size)
+        return take_upload(r, upload, upload_size);
+    if (r->refusal_status && r->state == REQUEST_NEW)
+        return http_reply_plain(r);
+    if (!r->route || !r->route->post || !strcmp(r->method, "OPTIONS"))
+        return http_reply_plain(r);
+    if (r->state == REQUEST_NEW && !r->body && !grow_body(r, 0)) {
+        http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
+                    "there is no memory for this request now");
+        r->error.retry_after_s = 1;
+        return http_reply_plain(r);
+    }
+    return http_answer(r);
+}
+
+static void log_request(const struct request *r, const struct answer_summary *summary)
+{
+    enum log_level level = r->route && r->route->quiet ? LOG_DEBUG : LOG_INFO;
+    if (!log_enabled(level))
+        return;
+    double ms = (double)(clock_now_ns() - r->start_ns) / 1e6;
+    char work[256] = "";
+    if (summary) {
+        double first_ms = r->first_data_ns ? (double)(r->first_data_ns - r->start_ns) / 1e6 : 0;
+        snprintf(work, sizeof work,
+                 " stream=%d prompt_tokens=%u cached_tokens=%u completion_tokens=%u finish=%s "
+                 "seed=%llu first_ms=%.1f",
+                 r->stream, summary->prompt_tokens, summary->cached_tokens,
+                 summary->completion_tokens, summary->finish ? summary->finish : "none",
+                 (unsigned long long)summary->seed, first_ms);
+    }
+    log_write(level, "request", "id=%s%s%s %.16s %.120s status=%u ms=%.1f%s", r->id,
+              r->client_id[0] ? " client_id=" : "", r->client_id, r->method, r->url, r->status_sent,
+              ms, work);
+}
+
+/* The library's last word on a request. */
+static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    (void)connection;
+    struct http_server *server = cls;
+    struct request *r = *context;
+    *context = NULL;
+    if (!r)
+        return;
+    if (r->attached)
+        watcher_detach(server->watcher, r->watch_id);
+    if (r->begun) {
+        struct answer_summary summary;
+        if (r->answer)
+            answer_summarize(r->answer, &summary);
+        bool left = !r->status_sent ||
+                    (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
+        if (left)
+            r->status_sent = 499; /* the client left, as nginx logs it */
+        log_request(r, r->answer ? &summary : NULL);
+        http_metrics_count(&server->metrics, r->route ? r->route->name : NULL, r->status_sent);
+    }
+    if (r->answer)
+        answer_close(r->answer); /* no wake after this */
+    http_free_body(r);
+    http_free_out(r);
+    watcher_phase(server->watcher, r->watch_id, WATCH_IDLE, 0);
+    if (r->begun)
+        atomic_fetch_sub(&server->in_flight, 1);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **socket_context,
+                          enum MHD_ConnectionNotificationCode code)
+{
+    struct http_server *server = cls;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        watcher_remove(server->watcher, (uint64_t)(uintptr_t)*socket_context);
+        return;
+    }
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    uint64_t id = info ? watcher_add(server->watcher, info->connect_fd) : 0;
+    *socket_context = (void *)(uintptr_t)id;
+    if (!id && info)
+        shutdown(info->connect_fd, SHUT_RDWR);
+}
+
+static void on_library_log(void *cls, const char *format, va_list arguments)
+{
+    (void)cls;
+    char line[512];
+    vsnprintf(line, sizeof line, format, arguments);
+    line[strcspn(line, "\n")] = '\0';
+    log_debug("libmicrohttpd", "%s", line);
+}
+
+static void on_panic(void *cls, const char *file, unsigned line, const char *reason)
+{
+    (void)cls;
+    log_error("libmicrohttpd", "%s:%u: %s", file, line, reason ? reason : "panic");
+    abort();
+}
+
+/* Work in the engine and no step for long: /ready says so. */
+static void watch_progress(void *arg, uint64_t now_ns)
+{
+    struct http_server *server = arg;
+    struct runtime *runtime = atomic_load(&server->runtime);
+    if (!runtime)
+        return;
+    uint64_t steps = metric_get(&engine_metrics(runtime->engine)->steps);
+    if (steps != server->seen_steps || !server->progress_ns || !engine_in_flight(runtime->engine)) {
+        server->seen_steps = steps;
+        server->progress_ns = now_ns;
+        if (atomic_exchange(&server->stalled, false))
+            log_warn("watchdog", "the engine works again");
+    } else if (now_ns - server->progress_ns > (uint64_t)LIMIT_WATCHDOG_SECONDS * 1000000000u &&
+               !atomic_exchange(&server->stalled, true)) {
+        log_error("watchdog", "no step in %u s with %u requests in the engine",
+                  LIMIT_WATCHDOG_SECONDS, engine_in_flight(runtime->engine));
+    }
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const void *)address;
+        return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+    }
+    const struct sockaddr_in6 *in6 = (const void *)address;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+}
+
+/* A listening socket, or -1 with errno. Accepted sockets inherit its buffer size and TCP_NODELAY.
+ */
+static int listen_on(const struct addrinfo *info)
+{
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+    if (fd < 0)
+        return -1;
+    int one = 1;
+    int send_bytes = LIMIT_SEND_BUFFER_BYTES / 2; /* the kernel doubles it */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof send_bytes);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (bind(fd, info->ai_addr, info->ai_addrlen) || listen(fd, 1024)) {
+        int problem = errno;
+        close(fd);
+        errno = problem;
+        return -1;
+    }
+    return fd;
+}
+
+static uint16_t bound_port(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getsockname(fd, (struct sockaddr *)&address, &length))
+        return 0;
+    return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                               : ((struct sockaddr_in *)&address)->sin_port);
+}
+
+static int open_socket(struct http_server *server, struct error *error)
+{
+    const struct options *options = server->config.options;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    struct addrinfo *list = NULL;
+    char port[8], host[64];
+    snprintf(port, sizeof port, "%u", options->port);
+    bool bracketed = options->host[0] == '[';
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(options->host + bracketed, "]"),
+             options->host + bracketed);
+    int problem = getaddrinfo(host, port, &hints, &list);
+    if (problem) {
+        error_set(error, STATUS_INVALID, "host", "--host %s: %s", options->host,
+                  gai_strerror(problem));
+        return -1;
+    }
+    int fd = -1;
+    for (const struct addrinfo *info = list; info && fd < 0; info = info->ai_next) {
+        fd = listen_on(info);
+        server->loopback = is_loopback(info->ai_addr);
+    }
+    if (fd < 0 && errno == EADDRINUSE)
+        error_set(error, STATUS_INVALID, "port",
+                  "port %s on %s is in use by another program; choose another with --port, or "
+                  "--port 0 for any free one",
+                  port, options->host);
+    else if (fd < 0)
+        error_set(error, STATUS_IO, "port", "cannot listen on %s port %s: %s", options->host, port,
+                  strerror(errno));
+    freeaddrinfo(list);
+    if (fd >= 0)
+        server->port = bound_port(fd);
+    return fd;
+}
+
+static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
+{
+    unsigned connections = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
+    return MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
+        on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, HTTP_THREADS,
+        MHD_OPTION_THREAD_STACK_SIZE, HTTP_STACK_BYTES, MHD_OPTION_CONNECTION_LIMIT, connections,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HEADER_POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, on_uri, server,
+        MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_END);
+}
+
+static enum status start_server(struct http_server *server, struct error *error)
+{
+    int fd = open_socket(server, error);
+    if (fd < 0)
+        return error->status;
+    http_hosts_init(server);
+    struct watcher_callbacks callbacks = {
+        .arg = server,
+        .hangup = http_request_hangup,
+        .tick = http_request_tick,
+        .every = watch_progress,
+    };
+    unsigned capacity = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
+    enum status status = watcher_create(capacity, &callbacks, &server->watcher, error);
+    if (status == STATUS_OK) {
+        MHD_set_panic_func(on_panic, NULL);
+        server->daemon = start_daemon(server, fd);
+        if (!server->daemon)
+            status = error_set(error, STATUS_IO, NULL, "the HTTP library did not start");
+    }
+    if (status != STATUS_OK) {
+        close(fd);
+        watcher_destroy(server->watcher);
+    }
+    return status;
+}
+
+enum status http_start(const struct http_config *config, struct http_server **out,
+                       struct error *error)
+{
+    *out = NULL;
+    struct http_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    server->config = *config;
+    server->start_unix_s = clock_unix_s();
+    if (getrandom(&server->id_base, sizeof server->id_base, 0) != sizeof server->id_base)
+        server->id_base = clock_now_ns();
+    /* Later libraries check heads themselves and no longer parse them in place. */
+    const char *version = MHD_get_version();
+    server->walk_head = !strcmp(version, "0.9.75") || !strcmp(version, "0.9.76");
+    enum status status = start_server(server, error);
+    if (status != STATUS_OK) {
+        free(server);
+        return status;
+    }
+    *out = server;
+    return STATUS_OK;
+}
+
+uint16_t http_port(const struct http_server *server)
+{
+    return server->port;
+}
+
+void http_set_runtime(struct http_server *server, struct runtime *runtime)
+{
+    unsigned all = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
+    CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * CONNECTION_BYTES));
+    atomic_store(&server->runtime, runtime);
+}
+
+void http_drain(struct http_server *server)
+{
+    if (atomic_exchange(&server->draining, true))
+        return;
+    int fd = MHD_quiesce_daemon(server->daemon);
+    if (fd >= 0)
+        close(fd);
+    watcher_close_idle(server->watcher);
+}
+
+unsigned http_in_flight(const struct http_server *server)
+{
+    return atomic_load(&server->in_flight);
+}
+
+void http_abort(struct http_server *server)
+{
+    atomic_store(&server->aborting, true);
+    watcher_visit(server->watcher, http_request_abort);
+}
+
+/* Wait until nothing is in flight and no connection is open; false after `seconds`. */
+static bool wait_for_none(struct http_server *server, double seconds)
+{
+    uint64_t deadline_ns = clock_now_ns() + (uint64_t)(seconds * 1e9);
+    while (http_in_flight(server) || watcher_connections(server->watcher)) {
+        if (clock_now_ns() > deadline_ns)
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    return true;
+}
+
+void http_stop(struct http_server *server)
+{
+    if (!server)
+        return;
+    http_drain(server);
+    http_abort(server);
+    if (!wait_for_none(server, 1.0)) {
+        watcher_drop_all(server->watcher);
+        /* Only a template or a prompt that the text thread is still at can hold a request now, and
+           both are bounded. */
+        CHECK(wait_for_none(server, 60.0));
+    }
+    MHD_stop_daemon(server->daemon);
+    watcher_destroy(server->watcher);
+    free(server);
+}

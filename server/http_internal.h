@@ -1,0 +1,149 @@
+/*
+ * What http.c, http_head.c, http_routes.c and http_answer.c share. Nobody else includes it.
+ *
+ * A request's life: on_uri makes it, the handler's first call checks head and route (http_head.c,
+ * http_routes.c), the next ones collect or discard the body, the last ones answer: at once
+ * (http_routes.c) or through the text thread and the engine (http_answer.c), during which the
+ * connection is suspended.
+ *
+ * Who wakes whom: the engine (under a completion's lock), the text thread and the watcher (under
+ * its lock) set `signalled` under the request's lock and resume the connection if it is suspended.
+ * Lock order: completion or watcher, then request, then the library's own. The request's lock is
+ * never held while the answer is pumped or cancelled.
+ */
+#ifndef QUIRE_SERVER_HTTP_INTERNAL_H
+#define QUIRE_SERVER_HTTP_INTERNAL_H
+
+#include "api/answer.h"
+#include "base/buffer.h"
+#include "base/metric.h"
+#include "server/http.h"
+#include "server/metrics.h"
+#include "server/watcher.h"
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct http_server {
+    /* fixed after start */
+    struct http_config config;
+    struct MHD_Daemon *daemon;
+    struct watcher *watcher;
+    uint16_t port;
+    bool loopback;  /* listens on a loopback address only */
+    bool walk_head; /* the library parses heads in place: http_head.c can check every byte */
+    int64_t start_unix_s;
+    uint64_t id_base;
+    char hosts[OPTIONS_HOSTS_MAX + 8][64]; /* what Host may name; none: anything */
+    unsigned host_count;
+    /* atomics */
+    _Atomic(struct runtime *) runtime; /* NULL: loading */
+    atomic_bool draining, aborting, stalled;
+    atomic_uint in_flight;
+    atomic_uint_fast64_t next_request;
+    struct http_metrics metrics;
+    /* watcher's thread only */
+    uint64_t seen_steps, progress_ns;
+};
+
+enum request_state {
+    REQUEST_NEW,       /* head and body are on their way */
+    REQUEST_OPENING,   /* handed to the text thread */
+    REQUEST_WAITING,   /* open; nothing was sent yet */
+    REQUEST_REPLIED,   /* a whole answer is queued */
+    REQUEST_STREAMING, /* headers are queued, the reader sends the rest */
+};
+
+enum stream_end { STREAM_GOING, STREAM_ENDED };
+
+struct request {
+    /* fixed after begin */
+    struct http_server *server;
+    struct MHD_Connection *connection;
+    uint64_t watch_id;
+    uint64_t number;
+    char id[20];
+    char client_id[68]; /* a valid X-Request-Id, echoed; else empty */
+    uint64_t start_ns;
+    size_t uri_length; /* SIZE_MAX: no or bad characters */
+    const struct route *route;
+    const char *method, *url; /* the library's, as long as the request */
+    uint64_t cache_salt;
+    /* the library's thread only (the text thread while REQUEST_OPENING) */
+    enum request_state state;
+    bool begun, closing, discard;
+    unsigned refusal_status; /* 0: not refused; else `error` says why */
+    struct error error;
+    char *body;
+    size_t body_length, body_capacity; /* capacity is entered in BUDGET_REQUESTS */
+    uint64_t discarded_bytes;
+    struct buffer out; /* answer bytes not yet given to the library */
+    size_t out_offset;
+    size_t out_charged; /* entered in BUDGET_HTTP */
+    enum stream_end stream_end;
+    bool broken; /* a whole answer failed after its headers: the connection must break off */
+    unsigned status_sent;
+    uint64_t first_data_ns;
+    struct text_job job;
+    /* under lock */
+    pthread_mutex_t lock;
+    bool suspended, signalled, text_done, cancelled, aborted, keepalive_due;
+    bool stream, streaming, attached;
+    struct answer *answer;      /* fixed once text_done */
+    uint64_t last_data_ns;      /* when bytes were last given to the library */
+    uint64_t last_read_ns;      /* when the library last asked for some */
+    uint64_t reply_deadline_ns; /* 0: none */
+};
+
+struct route {
+    const char *path; /* ends in '/': a prefix with one segment after it */
+    const char *name; /* of metrics */
+    const char *allow;
+    bool post;
+    bool needs_key;
+    bool quiet;                                /* logged at debug level: probes */
+    enum answer_kind kind;                     /* of POST */
+    enum MHD_Result (*get)(struct request *r); /* of GET and HEAD */
+};
+
+/* http_head.c */
+
+/* Is the head exactly what it looks like? 0, or the HTTP status to refuse it with (and close), with
+   the error filled in. First handler call only. */
+unsigned http_head_check(struct request *r, const char *version, struct error *error);
+/* The one value of a header, or NULL. */
+const char *http_header(struct request *r, const char *name);
+/* May this request say this Host? */
+bool http_host_allowed(const struct http_server *server, const char *host);
+void http_hosts_init(struct http_server *server);
+
+/* http_routes.c */
+
+/* Choose the route, or refuse. */
+void http_route(struct request *r);
+/* The last handler call of a request that needs no engine, or was refused. */
+enum MHD_Result http_reply_plain(struct request *r);
+/* Queue a whole answer; the body's memory is taken over. */
+enum MHD_Result http_reply(struct request *r, unsigned status, const char *type,
+                           struct buffer *body);
+enum MHD_Result http_reply_error(struct request *r, unsigned status, const struct error *error);
+void http_add_common_headers(struct request *r, struct MHD_Response *response);
+__attribute__((format(printf, 5, 6))) void http_refuse(struct request *r, unsigned status,
+                                                       enum status kind, const char *code,
+                                                       const char *format, ...);
+
+/* http_answer.c */
+
+/* The handler's calls after the body is there. */
+enum MHD_Result http_answer(struct request *r);
+/* Free the body and give its bytes back. */
+void http_free_body(struct request *r);
+/* The same for the answer bytes. */
+void http_free_out(struct request *r);
+/* Watcher's callbacks. */
+void http_request_hangup(void *request);
+bool http_request_tick(void *request, uint64_t now_ns);
+void http_request_abort(void *request);
+
+#endif

@@ -1,0 +1,400 @@
+/*
+ * Routes: which path means what, who may take it, and the answers that need no engine.
+ *
+ * A refusal is decided on the head alone. If a body follows it is read and thrown away first, so
+ * that the answer does not get lost in a connection reset; not if the client waits for 100
+ * (Continue) or announces more than we would ever read.
+ */
+#include "server/http_internal.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#define JSON_TYPE "application/json"
+
+static enum MHD_Result get_health(struct request *r);
+static enum MHD_Result get_ready(struct request *r);
+static enum MHD_Result get_metrics(struct request *r);
+static enum MHD_Result get_version(struct request *r);
+static enum MHD_Result get_root(struct request *r);
+static enum MHD_Result get_models(struct request *r);
+static enum MHD_Result get_model(struct request *r);
+
+#define ALLOW_GET "GET, HEAD, OPTIONS"
+#define ALLOW_POST "POST, OPTIONS"
+
+/* /health, /ready and /metrics need no key: probes and Prometheus have none. Bind to a private
+   address or keep /metrics behind a proxy where its numbers are a secret. */
+static const struct route routes[] = {
+    {"/v1/chat/completions", "chat", ALLOW_POST, true, true, false, ANSWER_CHAT, NULL},
+    {"/v1/completions", "completions", ALLOW_POST, true, true, false, ANSWER_COMPLETION, NULL},
+    {"/v1/models", "models", ALLOW_GET, false, true, false, 0, get_models},
+    {"/v1/models/", "model", ALLOW_GET, false, true, false, 0, get_model},
+    {"/health", "health", ALLOW_GET, false, false, true, 0, get_health},
+    {"/ready", "ready", ALLOW_GET, false, false, true, 0, get_ready},
+    {"/metrics", "metrics", ALLOW_GET, false, false, true, 0, get_metrics},
+    {"/version", "version", ALLOW_GET, false, false, true, 0, get_version},
+    {"/", "root", ALLOW_GET, false, false, true, 0, get_root},
+};
+#define ROUTE_COUNT (sizeof routes / sizeof routes[0])
+
+void http_refuse(struct request *r, unsigned status, enum status kind, const char *code,
+                 const char *format, ...)
+{
+    char message[sizeof r->error.message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    error_set_code(&r->error, kind, code, NULL, "%s", message);
+    r->refusal_status = status;
+}
+
+/* The path of "http://host/path"; targets in origin form are returned as they are. */
+static const char *target_path(const char *target)
+{
+    if (strncasecmp(target, "http://", 7) != 0 && strncasecmp(target, "https://", 8) != 0)
+        return target;
+    const char *path = strchr(strchr(target, ':') + 3, '/');
+    return path ? path : "/";
+}
+
+static const struct route *find_route(const char *path)
+{
+    for (size_t i = 0; i < ROUTE_COUNT; i++) {
+        size_t length = strlen(routes[i].path);
+        if (length > 1 && routes[i].path[length - 1] == '/') {
+            if (!strncmp(path, routes[i].path, length) && path[length])
+                return &routes[i];
+        } else if (!strcmp(path, routes[i].path)) {
+            return &routes[i];
+        }
+    }
+    return NULL;
+}
+
+/* "application/json", any case, with or without parameters; a charset must be UTF-8. Without a type
+   only clients that are no browser pages are believed: a page may send untyped bodies anywhere. */
+static bool is_json_type(struct request *r)
+{
+    const char *type = http_header(r, "Content-Type");
+    if (!type)
+        return !http_header(r, "Origin");
+    size_t length = strcspn(type, "; \t");
+    bool json = length == strlen(JSON_TYPE) && !strncasecmp(type, JSON_TYPE, length);
+    const char *charset = strcasestr(type, "charset=");
+    if (!charset)
+        return json;
+    charset += 8 + (charset[8] == '"');
+    return json && !strncasecmp(charset, "utf-8", 5);
+}
+
+static bool is_origin_allowed(const struct request *r, const char *origin)
+{
+    const struct options *options = r->server->config.options;
+    for (unsigned i = 0; i < options->cors_origin_count; i++) {
+        if (!strcmp(options->cors_origins[i], "*") || !strcasecmp(options->cors_origins[i], origin))
+            return true;
+    }
+    return false;
+}
+
+static void check_post(struct request *r)
+{
+    struct http_server *server = r->server;
+    const char *length = http_header(r, "Content-Length");
+    if (atomic_load(&server->draining)) {
+        http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
+        r->closing = true;
+    } else if (!atomic_load(&server->runtime)) {
+        http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
+        r->error.retry_after_s = 1;
+    } else if (!is_json_type(r)) {
+        http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
+                    "the body must be JSON in UTF-8, with Content-Type: application/json");
+    } else if (http_header(r, "Content-Encoding")) {
+        http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
+                    "compressed bodies are not read");
+    } else if (length && strtoull(length, NULL, 10) > LIMIT_BODY_BYTES) {
+        http_refuse(r, 413, STATUS_TOO_LARGE, "body_too_large", "a body has at most %u bytes",
+                    LIMIT_BODY_BYTES);
+    }
+}
+
+void http_route(struct request *r)
+{
+    struct http_server *server = r->server;
+    const char *path = target_path(r->url);
+    const char *expect = http_header(r, "Expect");
+    bool options = !strcmp(r->method, "OPTIONS");
+    bool get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
+    r->route = find_route(path);
+    if (watcher_connections(server->watcher) > server->config.options->max_connections) {
+        http_refuse(r, 503, STATUS_UNAVAILABLE, "too_many_connections",
+                    "too many connections are open");
+        r->error.retry_after_s = 1;
+        r->closing = true;
+    } else if (!http_host_allowed(server, http_header(r, "Host"))) {
+        http_refuse(r, 403, STATUS_INVALID, "host_not_allowed",
+                    "this server does not go by the name in Host; see --allowed-host");
+    } else if (options && (r->route || !strcmp(r->url, "*"))) {
+        return;
+    } else if (!r->route) {
+        http_refuse(r, 404, STATUS_NOT_FOUND, "not_found", "there is nothing at this path");
+    } else if (r->route->post ? strcmp(r->method, "POST") != 0 : !get) {
+        http_refuse(r, 405, STATUS_INVALID, "method_not_allowed",
+                    "this path does not take this method; it takes %s", r->route->allow);
+    } else if (expect && strcasecmp(expect, "100-continue") != 0) {
+        http_refuse(r, 417, STATUS_INVALID, "expectation_failed",
+                    "the only expectation known here is 100-continue");
+    } else if (r->route->needs_key && server->config.auth &&
+               !auth_allows(server->config.auth, http_header(r, "Authorization"), &r->cache_salt)) {
+        http_refuse(r, 401, STATUS_UNAUTHORIZED, "invalid_api_key",
+                    "this server needs a key: Authorization: Bearer KEY");
+    } else if (r->route->post) {
+        check_post(r);
+    }
+}
+
+static void add_cors(struct request *r, struct MHD_Response *response)
+{
+    if (!r->server->config.options->cors_origin_count)
+        return;
+    const char *origin = http_header(r, "Origin");
+    MHD_add_response_header(response, "Vary", "Origin");
+    if (!origin || !is_origin_allowed(r, origin))
+        return;
+    MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
+    MHD_add_response_header(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    if (!strcmp(r->method, "OPTIONS")) {
+        MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, HEAD, POST");
+        MHD_add_response_header(response, "Access-Control-Allow-Headers",
+                                "Authorization, Content-Type, X-Request-Id");
+        MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
+    }
+}
+
+void http_add_common_headers(struct request *r, struct MHD_Response *response)
+{
+    MHD_add_response_header(response, "X-Request-Id", r->client_id[0] ? r->client_id : r->id);
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    add_cors(r, response);
+    if (r->closing || atomic_load(&r->server->draining))
+        MHD_add_response_header(response, "Connection", "close");
+}
+
+static void add_error_headers(struct request *r, struct MHD_Response *response, unsigned status,
+                              const struct error *error)
+{
+    if (status == 401)
+        MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"quire\"");
+    if (status == 405)
+        MHD_add_response_header(response, "Allow", r->route ? r->route->allow : ALLOW_GET);
+    if (error->retry_after_s || status == 429 || status == 503) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%u", error->retry_after_s ? error->retry_after_s : 1);
+        MHD_add_response_header(response, "Retry-After", seconds);
+    }
+}
+
+/* Queue and let go. A slow client has 30 s, and a second more for each 4 KiB. */
+static enum MHD_Result queue(struct request *r, unsigned status, struct MHD_Response *response,
+                             size_t length)
+{
+    if (!response)
+        return MHD_NO;
+    unsigned seconds = LIMIT_STALL_SECONDS + (unsigned)(length / 4096);
+    pthread_mutex_lock(&r->lock);
+    bool attached = r->attached;
+    r->reply_deadline_ns = clock_now_ns() + (uint64_t)seconds * 1000000000u;
+    pthread_mutex_unlock(&r->lock);
+    if (!attached)
+        watcher_phase(r->server->watcher, r->watch_id, WATCH_REPLY, seconds);
+    r->state = REQUEST_REPLIED;
+    r->status_sent = status;
+    enum MHD_Result result = MHD_queue_response(r->connection, status, response);
+    MHD_destroy_response(response);
+    return result;
+}
+
+static struct MHD_Response *response_of(struct request *r, const char *type, struct buffer *body)
+{
+    struct MHD_Response *response = NULL;
+    if (body->failed)
+        log_error("out_of_memory", "id=%s an answer could not be built", r->id);
+    else if (body->data)
+        response = MHD_create_response_from_buffer(body->length, body->data, MHD_RESPMEM_MUST_FREE);
+    else
+        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!response) {
+        buffer_deinit(body);
+        return NULL;
+    }
+    buffer_init(body, 0); /* the response's now */
+    if (type)
+        MHD_add_response_header(response, "Content-Type", type);
+    http_add_common_headers(r, response);
+    return response;
+}
+
+enum MHD_Result http_reply(struct request *r, unsigned status, const char *type,
+                           struct buffer *body)
+{
+    size_t length = body->length;
+    return queue(r, status, response_of(r, type, body), length);
+}
+
+enum MHD_Result http_reply_error(struct request *r, unsigned status, const struct error *error)
+{
+    struct buffer body;
+    buffer_init(&body, 0);
+    api_write_error(error, &body);
+    size_t length = body.length;
+    struct MHD_Response *response = response_of(r, JSON_TYPE, &body);
+    if (response)
+        add_error_headers(r, response, status, error);
+    return queue(r, status, response, length);
+}
+
+enum MHD_Result http_reply_plain(struct request *r)
+{
+    if (r->refusal_status)
+        return http_reply_error(r, r->refusal_status, &r->error);
+    if (!strcmp(r->method, "OPTIONS")) {
+        struct buffer none;
+        buffer_init(&none, 0);
+        struct MHD_Response *response = response_of(r, NULL, &none);
+        if (response)
+            MHD_add_response_header(response, "Allow", r->route ? r->route->allow : ALLOW_GET);
+        return queue(r, 204, response, 0);
+    }
+    return r->route->get(r);
+}
+
+static enum MHD_Result reply_text(struct request *r, unsigned status, const char *type,
+                                  const char *text)
+{
+    struct buffer body;
+    buffer_init(&body, 0);
+    buffer_append_text(&body, text);
+    return http_reply(r, status, type, &body);
+}
+
+static enum MHD_Result get_health(struct request *r)
+{
+    return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ok\"}\n");
+}
+
+static enum MHD_Result get_ready(struct request *r)
+{
+    struct http_server *server = r->server;
+    if (atomic_load(&server->draining))
+        return reply_text(r, 503, JSON_TYPE, "{\"status\":\"draining\"}\n");
+    if (!atomic_load(&server->runtime))
+        return reply_text(r, 503, JSON_TYPE, "{\"status\":\"loading\"}\n");
+    if (atomic_load(&server->stalled))
+        return reply_text(r, 503, JSON_TYPE, "{\"status\":\"stalled\"}\n");
+    return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ready\"}\n");
+}
+
+static enum MHD_Result get_metrics(struct request *r)
+{
+    struct http_server *server = r->server;
+    struct metrics_view view = {
+        .runtime = atomic_load(&server->runtime),
+        .http = &server->metrics,
+        .connections = watcher_connections(server->watcher),
+        .dropped_connections = watcher_dropped(server->watcher),
+        .requests_in_flight = atomic_load(&server->in_flight),
+        .text_waiting = text_thread_waiting(server->config.text),
+        .draining = atomic_load(&server->draining),
+        .stalled = atomic_load(&server->stalled),
+        .start_unix_s = server->start_unix_s,
+    };
+    struct buffer body;
+    buffer_init(&body, 0);
+    metrics_render(&view, &body);
+    return http_reply(r, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+static enum MHD_Result get_version(struct request *r)
+{
+    return reply_text(r, 200, JSON_TYPE, "{\"version\":\"" QUIRE_VERSION "\"}\n");
+}
+
+static enum MHD_Result get_root(struct request *r)
+{
+    return reply_text(r, 200, "text/plain; charset=utf-8",
+                      "Quire " QUIRE_VERSION "\n\n"
+                      "POST /v1/chat/completions   POST /v1/completions   GET /v1/models\n"
+                      "GET /health   GET /ready   GET /metrics   GET /version\n");
+}
+
+static enum MHD_Result reply_loading(struct request *r)
+{
+    http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
+    r->error.retry_after_s = 1;
+    return http_reply_error(r, 503, &r->error);
+}
+
+static enum MHD_Result get_models(struct request *r)
+{
+    const struct runtime *runtime = atomic_load(&r->server->runtime);
+    if (!runtime)
+        return reply_loading(r);
+    struct buffer body;
+    buffer_init(&body, 0);
+    api_write_models(&runtime->api, &body);
+    return http_reply(r, 200, JSON_TYPE, &body);
+}
+
+/* The id behind the path's last fixed slash, %XX decoded. False for malformed escapes, NUL, and
+   what is longer than a name can be. */
+static bool decode_segment(const char *text, char *out, size_t size)
+{
+    size_t length = 0;
+    for (; *text; text++) {
+        unsigned value = (unsigned char)*text;
+        if (*text == '%') {
+            char digits[3] = {text[1], text[1] ? text[2] : '\0', '\0'};
+            if (strspn(digits, "0123456789abcdefABCDEF") != 2)
+                return false;
+            value = (unsigned)strtoul(digits, NULL, 16);
+            text += 2;
+        }
+        if (!value || length + 1 >= size)
+            return false;
+        out[length++] = (char)value;
+    }
+    out[length] = '\0';
+    return true;
+}
+
+static enum MHD_Result get_model(struct request *r)
+{
+    const struct runtime *runtime = atomic_load(&r->server->runtime);
+    if (!runtime)
+        return reply_loading(r);
+    char id[256];
+    struct error error;
+    struct buffer body;
+    buffer_init(&body, 0);
+    error_clear(&error);
+    if (!decode_segment(target_path(r->url) + strlen(r->route->path), id, sizeof id)) {
+        error_set_code(&error, STATUS_NOT_FOUND, "model_not_found", "model",
+                       "there is no such model");
+        return http_reply_error(r, 404, &error);
+    }
+    enum status status = api_write_model(&runtime->api, id, &body, &error);
+    if (status == STATUS_OK)
+        return http_reply(r, 200, JSON_TYPE, &body);
+    buffer_deinit(&body);
+    return http_reply_error(r, api_http_status(status), &error);
+}

@@ -1,0 +1,506 @@
+/*
+ * From options to a running engine: see runtime.h.
+ *
+ * Nothing large is allocated before its bytes are reserved. Sizes are known from the file's header
+ * alone, so a model that does not fit is refused within milliseconds, with the numbers. What the
+ * other accounts leave becomes the page pool, at most what max_seqs sequences of full length could
+ * fill.
+ */
+#include "server/runtime.h"
+
+#include "api/chat_template.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "server/http.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+/* Code, libraries, stacks, allocator slack, measured with a margin; plus this per thread. */
+#define PROGRAM_BYTES (20 * MIB)
+#define THREAD_BYTES (256 * KIB)
+#define LOGITS_ROWS 16u
+#define STEP_TARGET_MS 100u
+#define BATCH_TOKENS_DEFAULT 512u
+#define BATCH_TOKENS_LEAST 32u
+#define CONTEXT_LEAST 64u /* a pool that holds less is refused */
+#define CONNECTIONS_DEFAULT 1024u
+#define CONNECTIONS_LEAST 64u
+
+/* CPU time that the cgroup allows, in whole cores rounded up; 0: no limit. */
+static unsigned quota_cores(void)
+{
+    long long quota = -1, period = 100000;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (file) {
+        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
+            quota = -1; /* "max" */
+        fclose(file);
+    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
+        if (fscanf(file, "%lld", &quota) != 1)
+            quota = -1;
+        fclose(file);
+        if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
+            if (fscanf(file, "%lld", &period) != 1)
+                period = 100000;
+            fclose(file);
+        }
+    }
+    return quota > 0 && period > 0 ? (unsigned)((quota + period - 1) / period) : 0;
+}
+
+static unsigned usable_cores(void)
+{
+    cpu_set_t set;
+    int cores = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN)
+                                                       : CPU_COUNT(&set);
+    unsigned quota = quota_cores();
+    unsigned usable = cores > 0 ? (unsigned)cores : 1;
+    return quota && quota < usable ? quota : usable;
+}
+
+void runtime_resolve(struct options *options)
+{
+    if (!options->threads)
+        options->threads = usable_cores();
+    if (!options->memory_bytes)
+        options->memory_bytes = budget_detect_bytes();
+    if (options->max_connections)
+        return;
+    /* A tenth of the memory at most goes to connections that may never ask anything. */
+    uint64_t each = http_memory_bytes(1001) - http_memory_bytes(1000);
+    uint64_t fit = options->memory_bytes / 10 / each;
+    options->max_connections = fit > CONNECTIONS_DEFAULT ? CONNECTIONS_DEFAULT
+                               : fit < CONNECTIONS_LEAST ? CONNECTIONS_LEAST
+                                                         : (unsigned)fit;
+}
+
+/* What is decided between header and loading. */
+struct plan {
+    struct backend_options backend;
+    struct engine_options engine;
+    struct backend shape; /* what the engine's size depends on */
+    struct model_sizes sizes;
+    uint64_t program, http, requests, engine_bytes;
+};
+
+static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
+{
+    return page_count > 1 ? (page_count - 1) * plan->backend.page_size : 0;
+}
+
+static uint64_t pages_for(const struct plan *plan, uint64_t tokens)
+{
+    return (tokens + plan->backend.page_size - 1) / plan->backend.page_size + 1;
+}
+
+/* The sizes that depend on the rows of a step and the number of pages. */
+static void size_engine(const struct runtime *runtime, struct plan *plan, uint32_t rows,
+                        uint64_t page_count)
+{
+    plan->backend.max_batch_rows = rows;
+    plan->backend.page_count = 0;
+    model_sizes(runtime->gguf, &runtime->config, &plan->backend, &plan->sizes);
+    plan->engine.max_batch_tokens = rows;
+    plan->shape = (struct backend){
+        .vocabulary = runtime->config.vocabulary,
+        .page_count = (uint32_t)page_count,
+        .page_size = plan->backend.page_size,
+        .max_batch_rows = rows,
+        .max_sequences = plan->backend.max_sequences,
+        .logits_rows_max = LOGITS_ROWS,
+    };
+    plan->engine.backend = &plan->shape;
+    plan->engine_bytes = engine_memory_bytes(&plan->engine);
+}
+
+static uint64_t fixed_bytes(const struct runtime *runtime, const struct plan *plan)
+{
+    return plan->program + plan->http + plan->requests + plan->sizes.weights +
+           tokenizer_memory_bytes(runtime->tokenizer) + plan->sizes.scratch + plan->engine_bytes;
+}
+
+/* Rows per step: as asked, or 512 halved until its scratch is a quarter of what the weights leave.
+ */
+static void choose_rows(struct runtime *runtime, struct plan *plan, const struct options *options)
+{
+    uint64_t total = runtime->budget.total_bytes;
+    uint32_t rows = options->max_batch_tokens ? options->max_batch_tokens : BATCH_TOKENS_DEFAULT;
+    uint64_t some_pages = pages_for(plan, CONTEXT_LEAST);
+    size_engine(runtime, plan, rows, some_pages);
+    while (!options->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
+        uint64_t held = plan->sizes.weights + plan->program + plan->http + plan->requests;
+        uint64_t left = total > held ? total - held : 0;
+        if (plan->sizes.scratch + plan->engine_bytes <= left / 4)
+            break;
+        rows /= 2;
+        size_engine(runtime, plan, rows, some_pages);
+    }
+}
+
+static enum status refuse_memory(const struct runtime *runtime, const struct plan *plan,
+                                 uint64_t needed, struct error *error)
+{
+    char total[24], need[24], weights[24], rest[24], page[24];
+    bytes_format(runtime->budget.total_bytes, total);
+    bytes_format(needed, need);
+    bytes_format(plan->sizes.weights, weights);
+    bytes_format(fixed_bytes(runtime, plan) - plan->sizes.weights, rest);
+    bytes_format(plan->sizes.page, page);
+    return error_set(error, STATUS_INVALID, "memory",
+                     "a memory budget of %s is too small: this model needs at least %s (weights "
+                     "%s, program, connections and scratch %s, and KV pages of %s for %u tokens)",
+                     total, need, weights, rest, page, CONTEXT_LEAST);
+}
+
+/* Number of pages and effective context. */
+static enum status choose_pages(struct runtime *runtime, struct plan *plan,
+                                const struct options *options, struct error *error)
+{
+    uint64_t total = runtime->budget.total_bytes;
+    uint32_t wanted = options->context && options->context < runtime->config.context
+                          ? options->context
+                          : runtime->config.context;
+    uint64_t least_tokens = wanted < CONTEXT_LEAST ? wanted : CONTEXT_LEAST;
+    uint64_t least = fixed_bytes(runtime, plan) + pages_for(plan, least_tokens) * plan->sizes.page;
+    /* While loading, the header and the read buffers are held as well, in place of the pages. */
+    uint64_t loading =
+        fixed_bytes(runtime, plan) + plan->sizes.load_transient + gguf_memory_bytes(runtime->gguf);
+    least = loading > least ? loading : least;
+    if (total < least)
+        return refuse_memory(runtime, plan, least, error);
+
+    uint64_t most = (uint64_t)options->max_seqs * (pages_for(plan, wanted) - 1) + 1;
+    uint64_t pages = (total - fixed_bytes(runtime, plan)) / plan->sizes.page;
+    pages = clamp(pages, 0, most < UINT32_MAX ? most : UINT32_MAX);
+    /* The pager's own tables grow with the pages. */
+    size_engine(runtime, plan, plan->backend.max_batch_rows, pages);
+    uint64_t fixed = fixed_bytes(runtime, plan);
+    uint64_t fit = total > fixed ? (total - fixed) / plan->sizes.page : 0;
+    pages = pages < fit ? pages : fit;
+    if (page_tokens(plan, pages) < least_tokens)
+        return refuse_memory(runtime, plan,
+                             fixed + pages_for(plan, least_tokens) * plan->sizes.page, error);
+    uint64_t tokens = page_tokens(plan, pages);
+    runtime->context = tokens < wanted ? (uint32_t)tokens : wanted;
+    if (options->context > runtime->config.context)
+        log_warn("context",
+                 "--context %u is more than the %u that the model was trained for; it "
+                 "is %u",
+                 options->context, runtime->config.context, runtime->context);
+    if (tokens < wanted && options->context) {
+        char would[24];
+        log_warn("context",
+                 "--context %u does not fit the memory budget; it is %u; --memory %s "
+                 "would hold one sequence of that length",
+                 wanted, runtime->context,
+                 bytes_format(fixed + pages_for(plan, wanted) * plan->sizes.page, would));
+    }
+    plan->backend.page_count = (uint32_t)pages;
+    plan->backend.context = plan->engine.context = runtime->context;
+    return STATUS_OK;
+}
+
+/* Enter an account as taken for good. */
+static enum status hold(struct runtime *runtime, enum budget_account account, uint64_t bytes,
+                        struct error *error)
+{
+    enum status status = budget_reserve(&runtime->budget, account, bytes, error);
+    if (status == STATUS_OK)
+        CHECK(budget_take(&runtime->budget, account, bytes));
+    return status;
+}
+
+static enum status reserve_all(struct runtime *runtime, const struct plan *plan,
+                               struct error *error)
+{
+    struct budget *budget = &runtime->budget;
+    enum status status = hold(runtime, BUDGET_PROGRAM, plan->program, error);
+    if (status == STATUS_OK)
+        status = hold(runtime, BUDGET_WEIGHTS, plan->sizes.weights, error);
+    if (status == STATUS_OK)
+        status = hold(runtime, BUDGET_TOKENIZER, tokenizer_memory_bytes(runtime->tokenizer), error);
+    if (status == STATUS_OK)
+        status = hold(runtime, BUDGET_SCRATCH, plan->sizes.scratch + plan->engine_bytes, error);
+    if (status == STATUS_OK)
+        status = budget_reserve(budget, BUDGET_HTTP, plan->http, error);
+    if (status == STATUS_OK)
+        status = budget_reserve(budget, BUDGET_REQUESTS, plan->requests, error);
+    if (status == STATUS_OK)
+        status = hold(runtime, BUDGET_KV, plan->backend.page_count * plan->sizes.page, error);
+    return status;
+}
+
+static void print_plan(const struct runtime *runtime, const struct plan *plan,
+                       const struct options *options)
+{
+    const struct budget *budget = &runtime->budget;
+    log_info("model", "%s: %s, %u layers, %.1f M parameters", runtime->config.name,
+             runtime->config.architecture, runtime->config.layers,
+             (double)runtime->config.parameter_count / 1e6);
+    log_info("kernels", "%s on %u threads, backend %s, steps of up to %u tokens",
+             runtime->kernels->name, options->threads, options->backend,
+             plan->backend.max_batch_rows);
+    if (options->log_format == LOG_TEXT && log_enabled(LOG_INFO)) {
+        struct buffer table;
+        buffer_init(&table, 0);
+        buffer_append_text(&table, "memory budget\n");
+        budget_print(budget, &table);
+        ssize_t put = write(STDERR_FILENO, table.data, table.length);
+        (void)put;
+        buffer_deinit(&table);
+    } else {
+        for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
+            log_info("memory_budget", "%s=%llu", budget_account_name((enum budget_account)i),
+                     (unsigned long long)budget->cap_bytes[i]);
+        log_info("memory_budget", "total=%llu", (unsigned long long)budget->total_bytes);
+    }
+    log_info("kv_pool", "%u pages of %u tokens, context %u, up to %u sequences",
+             plan->backend.page_count - 1, plan->backend.page_size, runtime->context,
+             options->max_seqs);
+}
+
+static enum status plan_memory(struct runtime *runtime, struct plan *plan,
+                               const struct options *options, struct error *error)
+{
+    uint64_t total = options->memory_bytes;
+    bool serves = options->command == COMMAND_SERVE;
+    budget_init(&runtime->budget, total);
+    *plan = (struct plan){
+        .backend = {.kernels = runtime->kernels,
+                    .workers = runtime->workers,
+                    .backend = options->backend,
+                    .page_size = options->page_size,
+                    .max_sequences = options->max_seqs,
+                    .logits_rows_max = LOGITS_ROWS,
+                    .context = runtime->config.context},
+        .engine = {.workers = runtime->workers,
+                   .context = runtime->config.context,
+                   .max_sequences = options->max_seqs,
+                   .max_queue = options->max_queue,
+                   .step_target_ms = STEP_TARGET_MS,
+                   .prefix_cache = options->prefix_cache},
+        .program = PROGRAM_BYTES + options->threads * THREAD_BYTES,
+        .http = serves ? http_memory_bytes(options->max_connections) : 0,
+        .requests = serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB,
+    };
+    if (options->context && options->context < runtime->config.context)
+        plan->backend.context = plan->engine.context = options->context;
+    choose_rows(runtime, plan, options);
+    enum status status = choose_pages(runtime, plan, options, error);
+    if (status == STATUS_OK)
+        status = reserve_all(runtime, plan, error);
+    return status;
+}
+
+/* Test hooks: only for tests, so not options. */
+static uint32_t test_hook(const char *name)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
+static enum status read_file(const char *path, size_t limit, struct buffer *out,
+                             struct error *error)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return error_set(error, STATUS_IO, "chat-template-file", "cannot open %s: %s", path,
+                         strerror(errno));
+    char piece[4096];
+    for (size_t got; (got = fread(piece, 1, sizeof piece, file)) > 0;)
+        buffer_append(out, piece, got);
+    bool failed = ferror(file);
+    fclose(file);
+    if (failed || out->failed || out->length > limit)
+        return error_set(error, STATUS_INVALID, "chat-template-file",
+                         "%s cannot be read, or has more than %zu bytes", path, limit);
+    return STATUS_OK;
+}
+
+/* The text of a special token, terminated; empty when there is none. */
+static void token_text(const struct tokenizer *tokenizer, uint32_t token, char *out, size_t size)
+{
+    size_t length = 0;
+    const char *text = token == UINT32_MAX ? "" : tokenizer_text(tokenizer, token, &length);
+    snprintf(out, size, "%.*s", (int)length, text);
+}
+
+static enum status load_template(struct runtime *runtime, const struct options *options,
+                                 struct error *error)
+{
+    struct buffer source;
+    buffer_init(&source, LIMIT_TEMPLATE_BYTES + 1);
+    enum status status = STATUS_OK;
+    struct gguf_string own;
+    if (options->chat_template_file) {
+        status = read_file(options->chat_template_file, LIMIT_TEMPLATE_BYTES, &source, error);
+    } else if (gguf_has(runtime->gguf, "tokenizer.chat_template")) {
+        status = gguf_get_string(runtime->gguf, "tokenizer.chat_template", &own, error);
+        if (status == STATUS_OK)
+            buffer_append(&source, own.text, own.length);
+    }
+    char bos[128], eos[128];
+    token_text(runtime->tokenizer, tokenizer_bos(runtime->tokenizer), bos, sizeof bos);
+    token_text(runtime->tokenizer, tokenizer_eos(runtime->tokenizer), eos, sizeof eos);
+    if (status == STATUS_OK && source.length)
+        status = chat_template_create(source.data, source.length, bos, eos, &runtime->chat_template,
+                                      error);
+    else if (status == STATUS_OK)
+        log_info("chat_template", "the model has none: /v1/chat/completions answers 400");
+    buffer_deinit(&source);
+    return status;
+}
+
+static enum status collect_end_tokens(struct runtime *runtime, struct plan *plan,
+                                      struct error *error)
+{
+    uint32_t count = 0, vocabulary = tokenizer_vocabulary(runtime->tokenizer);
+    if (vocabulary != runtime->config.vocabulary)
+        return error_set(error, STATUS_INVALID, "tokenizer.ggml.tokens",
+                         "the tokenizer has %u tokens, the model's output %u", vocabulary,
+                         runtime->config.vocabulary);
+    for (uint32_t token = 0; token < vocabulary; token++)
+        count += tokenizer_is_end(runtime->tokenizer, token);
+    runtime->end_tokens = malloc((count + 1) * sizeof *runtime->end_tokens);
+    if (!runtime->end_tokens)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    count = 0;
+    for (uint32_t token = 0; token < vocabulary; token++) {
+        if (tokenizer_is_end(runtime->tokenizer, token))
+            runtime->end_tokens[count++] = token;
+    }
+    if (!count)
+        log_warn("end_tokens", "the model file names no end-of-generation token");
+    plan->engine.end_tokens = runtime->end_tokens;
+    plan->engine.end_token_count = count;
+    return STATUS_OK;
+}
+
+struct progress {
+    uint64_t next_ns;
+};
+
+static void on_progress(void *arg, uint64_t done, uint64_t total)
+{
+    struct progress *progress = arg;
+    uint64_t now_ns = clock_now_ns();
+    if (now_ns < progress->next_ns || done == total || !total)
+        return;
+    progress->next_ns = now_ns + 2000000000u;
+    log_info("loading", "%llu %% of the weights", (unsigned long long)(100 * done / total));
+}
+
+static enum status make_engine(struct runtime *runtime, struct plan *plan,
+                               runtime_backend_factory factory, struct error *error)
+{
+    struct progress progress = {clock_now_ns() + 2000000000u};
+    enum status status =
+        factory ? factory(runtime->gguf, &runtime->config, &plan->backend, &runtime->backend, error)
+                : model_backend_create(runtime->gguf, &runtime->config, &plan->backend, on_progress,
+                                       &progress, &runtime->backend, error);
+    if (status != STATUS_OK)
+        return status;
+    plan->engine.backend = runtime->backend;
+    plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
+    plan->engine.test_preempt_every = test_hook("QUIRE_TEST_PREEMPT_EVERY");
+    return engine_create(&plan->engine, &runtime->engine, error);
+}
+
+/* What clients call the model: as given, or the file's name without its folder and ".gguf". */
+static void name_model(struct runtime *runtime, const struct options *options)
+{
+    const char *slash = strrchr(options->model_path, '/');
+    snprintf(runtime->model_name, sizeof runtime->model_name, "%s",
+             slash ? slash + 1 : options->model_path);
+    size_t length = strlen(runtime->model_name);
+    if (length > 5 && !strcasecmp(runtime->model_name + length - 5, ".gguf"))
+        runtime->model_name[length - 5] = '\0';
+    runtime->api.model_name_count = options->served_model_name_count;
+    for (unsigned i = 0; i < options->served_model_name_count; i++)
+        runtime->model_names[i] = options->served_model_names[i];
+    if (!runtime->api.model_name_count) {
+        runtime->model_names[0] = runtime->model_name;
+        runtime->api.model_name_count = 1;
+    }
+    runtime->api.model_names = runtime->model_names;
+}
+
+static enum status load_all(struct runtime *runtime, const struct options *options,
+                            runtime_backend_factory factory, struct error *error)
+{
+    struct plan plan;
+    enum status status = kernels_select(options->kernels, &runtime->kernels, error);
+    if (status == STATUS_OK)
+        status = workers_create(options->threads, &runtime->workers, error);
+    if (status == STATUS_OK)
+        status = gguf_open(options->model_path, &runtime->gguf, error);
+    if (status == STATUS_OK)
+        status = model_describe(runtime->gguf, &runtime->config, error);
+    if (status == STATUS_OK)
+        status = tokenizer_create(runtime->gguf, &runtime->tokenizer, error);
+    if (status == STATUS_OK)
+        status = plan_memory(runtime, &plan, options, error);
+    if (status == STATUS_OK)
+        status = collect_end_tokens(runtime, &plan, error);
+    if (status == STATUS_OK)
+        status = load_template(runtime, options, error);
+    if (status != STATUS_OK)
+        return status;
+    print_plan(runtime, &plan, options);
+    status = make_engine(runtime, &plan, factory, error);
+    if (status != STATUS_OK)
+        return status;
+    gguf_close(runtime->gguf);
+    runtime->gguf = NULL;
+    name_model(runtime, options);
+    runtime->api.engine = runtime->engine;
+    runtime->api.tokenizer = runtime->tokenizer;
+    runtime->api.chat_template = runtime->chat_template;
+    runtime->api.budget = &runtime->budget;
+    runtime->api.max_model_len = engine_max_length(runtime->engine);
+    runtime->api.created_unix_s = clock_unix_s();
+    return STATUS_OK;
+}
+
+enum status runtime_create(const struct options *options, runtime_backend_factory factory,
+                           struct runtime *out, struct error *error)
+{
+    memset(out, 0, sizeof *out);
+    enum status status = load_all(out, options, factory, error);
+    if (status != STATUS_OK)
+        runtime_destroy(out);
+    return status;
+}
+
+void runtime_destroy(struct runtime *runtime)
+{
+    if (runtime->engine)
+        engine_destroy(runtime->engine);
+    if (runtime->backend)
+        runtime->backend->ops->destroy(runtime->backend);
+    if (runtime->chat_template)
+        chat_template_destroy(runtime->chat_template);
+    if (runtime->tokenizer)
+        tokenizer_destroy(runtime->tokenizer);
+    if (runtime->gguf)
+        gguf_close(runtime->gguf);
+    if (runtime->workers)
+        workers_destroy(runtime->workers);
+    free(runtime->end_tokens);
+    memset(runtime, 0, sizeof *runtime);
+}

@@ -1,0 +1,112 @@
+/* The text thread: see text_thread.h. */
+#include "server/text_thread.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Stack overflow in a template engine cannot be caught, so there is room for every source that the
+   limits let in (64 KiB of template). Only touched pages count. */
+#define STACK_BYTES (64 * MIB)
+
+struct text_thread {
+    /* fixed after start */
+    pthread_t thread;
+    unsigned queue_limit;
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t news;
+    struct text_job *first, *last;
+    unsigned waiting;
+    bool stop;
+};
+
+static void *text_thread_main(void *arg)
+{
+    struct text_thread *thread = arg;
+    pthread_mutex_lock(&thread->lock);
+    for (;;) {
+        while (!thread->first && !thread->stop)
+            pthread_cond_wait(&thread->news, &thread->lock);
+        struct text_job *job = thread->first;
+        if (!job)
+            break;
+        thread->first = job->next;
+        if (!thread->first)
+            thread->last = NULL;
+        thread->waiting--;
+        pthread_mutex_unlock(&thread->lock);
+        job->run(job->arg);
+        pthread_mutex_lock(&thread->lock);
+    }
+    pthread_mutex_unlock(&thread->lock);
+    return NULL;
+}
+
+enum status text_thread_create(unsigned queue_limit, struct text_thread **out, struct error *error)
+{
+    *out = NULL;
+    struct text_thread *thread = calloc(1, sizeof *thread);
+    if (!thread)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    thread->queue_limit = queue_limit;
+    pthread_mutex_init(&thread->lock, NULL);
+    pthread_cond_init(&thread->news, NULL);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    int failed = pthread_create(&thread->thread, &attributes, text_thread_main, thread);
+    pthread_attr_destroy(&attributes);
+    if (failed) {
+        free(thread);
+        return error_set(error, STATUS_IO, NULL, "cannot start the text thread: %s",
+                         strerror(failed));
+    }
+    pthread_setname_np(thread->thread, "quire-text");
+    *out = thread;
+    return STATUS_OK;
+}
+
+void text_thread_destroy(struct text_thread *thread)
+{
+    if (!thread)
+        return;
+    pthread_mutex_lock(&thread->lock);
+    CHECK(thread->waiting == 0);
+    thread->stop = true;
+    pthread_cond_signal(&thread->news);
+    pthread_mutex_unlock(&thread->lock);
+    pthread_join(thread->thread, NULL);
+    pthread_cond_destroy(&thread->news);
+    pthread_mutex_destroy(&thread->lock);
+    free(thread);
+}
+
+bool text_thread_push(struct text_thread *thread, struct text_job *job)
+{
+    job->next = NULL;
+    pthread_mutex_lock(&thread->lock);
+    bool room = thread->waiting < thread->queue_limit && !thread->stop;
+    if (room) {
+        if (thread->last)
+            thread->last->next = job;
+        else
+            thread->first = job;
+        thread->last = job;
+        thread->waiting++;
+        pthread_cond_signal(&thread->news);
+    }
+    pthread_mutex_unlock(&thread->lock);
+    return room;
+}
+
+unsigned text_thread_waiting(struct text_thread *thread)
+{
+    pthread_mutex_lock(&thread->lock);
+    unsigned waiting = thread->waiting;
+    pthread_mutex_unlock(&thread->lock);
+    return waiting;
+}

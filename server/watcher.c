@@ -1,0 +1,378 @@
+/* The watcher: see watcher.h. */
+#include "server/watcher.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/limits.h"
+
+#include <errno.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SECOND_NS 1000000000u
+#define TICK_MS 250
+#define HANGUP_GRACE_NS SECOND_NS /* for the library to read what came together with the FIN */
+
+struct watched {
+    int fd;              /* -1: the slot is free */
+    uint32_t generation; /* changes with every use of the slot */
+    enum watch_phase phase;
+    bool head_begun; /* idle, and bytes of the next request have come */
+    bool hung_up;
+    bool dropped;
+    uint64_t deadline_ns; /* 0: none */
+    uint64_t idle_bytes;  /* received when it became idle */
+    void *request;        /* or NULL */
+    uint32_t next_free;
+};
+
+struct watcher {
+    /* fixed after start */
+    struct watcher_callbacks callbacks;
+    pthread_t thread;
+    int epoll_fd;
+    int event_fd;
+    unsigned capacity;
+    /* under lock */
+    pthread_mutex_t lock;
+    struct watched *slots;
+    uint32_t first_free; /* == capacity: none */
+    unsigned connections;
+    uint64_t dropped_count;
+    bool closing_idle;
+    bool stop;
+};
+
+static struct watched *watched_of(struct watcher *watcher, uint64_t id)
+{
+    uint32_t index = (uint32_t)id;
+    if (index >= watcher->capacity)
+        return NULL;
+    struct watched *slot = &watcher->slots[index];
+    return slot->fd >= 0 && slot->generation == (uint32_t)(id >> 32) ? slot : NULL;
+}
+
+/* Bytes received on the socket so far; 0 where the kernel does not say. */
+static uint64_t received_bytes(int fd)
+{
+    struct tcp_info info;
+    memset(&info, 0, sizeof info);
+    socklen_t length = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length))
+        return 0;
+    return info.tcpi_bytes_received;
+}
+
+/* Close the socket's both ways; the library then notices and cleans up. `reset` throws away what
+   the client did not read. */
+static void drop(struct watcher *watcher, struct watched *slot, bool reset)
+{
+    if (slot->dropped)
+        return;
+    slot->dropped = true;
+    slot->deadline_ns = 0;
+    watcher->dropped_count++;
+    if (reset) {
+        struct linger linger = {.l_onoff = 1, .l_linger = 0};
+        setsockopt(slot->fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    }
+    shutdown(slot->fd, SHUT_RDWR);
+    if (slot->request)
+        watcher->callbacks.hangup(slot->request);
+}
+
+static void note_hangup(struct watcher *watcher, struct watched *slot)
+{
+    slot->hung_up = true;
+    if (slot->request) {
+        watcher->callbacks.hangup(slot->request);
+        return;
+    }
+    uint64_t deadline = clock_now_ns() + HANGUP_GRACE_NS;
+    if (!slot->deadline_ns || slot->deadline_ns > deadline)
+        slot->deadline_ns = deadline;
+}
+
+static void check_slot(struct watcher *watcher, struct watched *slot, uint64_t now_ns)
+{
+    if (slot->dropped)
+        return;
+    if (slot->request) {
+        if (watcher->callbacks.tick(slot->request, now_ns))
+            drop(watcher, slot, true);
+        return;
+    }
+    if (slot->phase == WATCH_IDLE && !slot->head_begun && !slot->hung_up &&
+        received_bytes(slot->fd) > slot->idle_bytes) {
+        slot->head_begun = true;
+        slot->deadline_ns = now_ns + (uint64_t)LIMIT_HEAD_SECONDS * SECOND_NS;
+    }
+    if (slot->deadline_ns && now_ns >= slot->deadline_ns)
+        drop(watcher, slot, slot->phase == WATCH_REPLY);
+}
+
+static void check_all(struct watcher *watcher)
+{
+    uint64_t now_ns = clock_now_ns();
+    for (unsigned i = 0; i < watcher->capacity; i++) {
+        if (watcher->slots[i].fd >= 0)
+            check_slot(watcher, &watcher->slots[i], now_ns);
+    }
+    watcher->callbacks.every(watcher->callbacks.arg, now_ns);
+}
+
+static void *watcher_main(void *arg)
+{
+    struct watcher *watcher = arg;
+    uint64_t next_tick_ns = 0;
+    for (;;) {
+        struct epoll_event events[64];
+        pthread_mutex_lock(&watcher->lock);
+        bool stop = watcher->stop;
+        int timeout_ms = watcher->connections ? TICK_MS : -1;
+        pthread_mutex_unlock(&watcher->lock);
+        if (stop)
+            return NULL;
+        int count = epoll_wait(watcher->epoll_fd, events, 64, timeout_ms);
+        CHECK(count >= 0 || errno == EINTR);
+        pthread_mutex_lock(&watcher->lock);
+        for (int i = 0; i < count; i++) {
+            uint64_t id = events[i].data.u64;
+            struct watched *slot = watched_of(watcher, id);
+            if (id == UINT64_MAX) {
+                uint64_t ignored;
+                ssize_t got = read(watcher->event_fd, &ignored, sizeof ignored);
+                (void)got;
+            } else if (slot && !slot->dropped) {
+                note_hangup(watcher, slot);
+            }
+        }
+        if (clock_now_ns() >= next_tick_ns) {
+            check_all(watcher);
+            next_tick_ns = clock_now_ns() + TICK_MS * (uint64_t)1000000;
+        }
+        pthread_mutex_unlock(&watcher->lock);
+    }
+}
+
+static void nudge(struct watcher *watcher)
+{
+    uint64_t one = 1;
+    ssize_t put = write(watcher->event_fd, &one, sizeof one);
+    (void)put; /* a full counter wakes as well */
+}
+
+static enum status open_descriptors(struct watcher *watcher, struct error *error)
+{
+    watcher->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    watcher->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = UINT64_MAX};
+    if (watcher->epoll_fd < 0 || watcher->event_fd < 0 ||
+        epoll_ctl(watcher->epoll_fd, EPOLL_CTL_ADD, watcher->event_fd, &event))
+        return error_set(error, STATUS_IO, NULL, "cannot watch connections: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static void free_watcher(struct watcher *watcher)
+{
+    if (watcher->epoll_fd >= 0)
+        close(watcher->epoll_fd);
+    if (watcher->event_fd >= 0)
+        close(watcher->event_fd);
+    pthread_mutex_destroy(&watcher->lock);
+    free(watcher->slots);
+    free(watcher);
+}
+
+enum status watcher_create(unsigned capacity, const struct watcher_callbacks *callbacks,
+                           struct watcher **out, struct error *error)
+{
+    *out = NULL;
+    struct watcher *watcher = calloc(1, sizeof *watcher);
+    if (!watcher)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    watcher->callbacks = *callbacks;
+    watcher->capacity = capacity;
+    watcher->epoll_fd = watcher->event_fd = -1;
+    pthread_mutex_init(&watcher->lock, NULL);
+    watcher->slots = calloc(capacity, sizeof *watcher->slots);
+    enum status status = watcher->slots ? open_descriptors(watcher, error)
+                                        : error_set(error, STATUS_IO, NULL, "out of memory");
+    for (uint32_t i = 0; watcher->slots && i < capacity; i++) {
+        watcher->slots[i].fd = -1;
+        watcher->slots[i].next_free = i + 1;
+    }
+    if (status == STATUS_OK) {
+        int failed = pthread_create(&watcher->thread, NULL, watcher_main, watcher);
+        if (failed)
+            status =
+                error_set(error, STATUS_IO, NULL, "cannot start the watcher: %s", strerror(failed));
+    }
+    if (status != STATUS_OK) {
+        free_watcher(watcher);
+        return status;
+    }
+    pthread_setname_np(watcher->thread, "quire-watcher");
+    *out = watcher;
+    return STATUS_OK;
+}
+
+void watcher_destroy(struct watcher *watcher)
+{
+    if (!watcher)
+        return;
+    pthread_mutex_lock(&watcher->lock);
+    CHECK(watcher->connections == 0);
+    watcher->stop = true;
+    pthread_mutex_unlock(&watcher->lock);
+    nudge(watcher);
+    pthread_join(watcher->thread, NULL);
+    free_watcher(watcher);
+}
+
+static void become_idle(struct watcher *watcher, struct watched *slot)
+{
+    slot->phase = WATCH_IDLE;
+    slot->head_begun = false;
+    slot->idle_bytes = received_bytes(slot->fd);
+    unsigned seconds = slot->hung_up ? 1 : LIMIT_IDLE_SECONDS;
+    slot->deadline_ns = clock_now_ns() + (uint64_t)seconds * SECOND_NS;
+    if (watcher->closing_idle)
+        drop(watcher, slot, false);
+}
+
+uint64_t watcher_add(struct watcher *watcher, int fd)
+{
+    uint64_t id = 0;
+    pthread_mutex_lock(&watcher->lock);
+    uint32_t index = watcher->first_free;
+    if (index < watcher->capacity) {
+        struct watched *slot = &watcher->slots[index];
+        watcher->first_free = slot->next_free;
+        uint32_t generation = slot->generation + 1 ? slot->generation + 1 : 1;
+        *slot = (struct watched){.fd = fd, .generation = generation};
+        id = (uint64_t)generation << 32 | index;
+        struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLONESHOT,
+                                    .data.u64 = id};
+        /* Out of kernel memory: the connection still has its deadlines. */
+        epoll_ctl(watcher->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+        become_idle(watcher, slot);
+        slot->idle_bytes = 0;
+        if (watcher->connections++ == 0)
+            nudge(watcher);
+    }
+    pthread_mutex_unlock(&watcher->lock);
+    return id;
+}
+
+void watcher_remove(struct watcher *watcher, uint64_t id)
+{
+    pthread_mutex_lock(&watcher->lock);
+    struct watched *slot = watched_of(watcher, id);
+    if (slot) {
+        CHECK(!slot->request);
+        epoll_ctl(watcher->epoll_fd, EPOLL_CTL_DEL, slot->fd, NULL);
+        slot->fd = -1;
+        slot->next_free = watcher->first_free;
+        watcher->first_free = (uint32_t)(slot - watcher->slots);
+        watcher->connections--;
+    }
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+void watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds)
+{
+    pthread_mutex_lock(&watcher->lock);
+    struct watched *slot = watched_of(watcher, id);
+    if (slot && phase == WATCH_IDLE) {
+        become_idle(watcher, slot);
+    } else if (slot) {
+        slot->phase = phase;
+        if (phase == WATCH_WORK)
+            slot->deadline_ns = 0;
+        else if (!slot->hung_up)
+            slot->deadline_ns =
+                clock_now_ns() +
+                (uint64_t)(phase == WATCH_BODY ? LIMIT_BODY_SECONDS : seconds) * SECOND_NS;
+    }
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+bool watcher_attach(struct watcher *watcher, uint64_t id, void *request)
+{
+    pthread_mutex_lock(&watcher->lock);
+    struct watched *slot = watched_of(watcher, id);
+    bool there = slot && !slot->hung_up && !slot->dropped;
+    if (there) {
+        CHECK(!slot->request);
+        slot->request = request;
+        slot->phase = WATCH_WORK;
+        slot->deadline_ns = 0;
+    }
+    pthread_mutex_unlock(&watcher->lock);
+    return there;
+}
+
+void watcher_detach(struct watcher *watcher, uint64_t id)
+{
+    pthread_mutex_lock(&watcher->lock);
+    struct watched *slot = watched_of(watcher, id);
+    if (slot)
+        slot->request = NULL;
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+void watcher_visit(struct watcher *watcher, void (*visit)(void *request))
+{
+    pthread_mutex_lock(&watcher->lock);
+    for (unsigned i = 0; i < watcher->capacity; i++) {
+        if (watcher->slots[i].fd >= 0 && watcher->slots[i].request)
+            visit(watcher->slots[i].request);
+    }
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+void watcher_close_idle(struct watcher *watcher)
+{
+    pthread_mutex_lock(&watcher->lock);
+    watcher->closing_idle = true;
+    for (unsigned i = 0; i < watcher->capacity; i++) {
+        struct watched *slot = &watcher->slots[i];
+        if (slot->fd >= 0 && slot->phase == WATCH_IDLE && !slot->head_begun)
+            drop(watcher, slot, false);
+    }
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+void watcher_drop_all(struct watcher *watcher)
+{
+    pthread_mutex_lock(&watcher->lock);
+    for (unsigned i = 0; i < watcher->capacity; i++) {
+        if (watcher->slots[i].fd >= 0)
+            drop(watcher, &watcher->slots[i], true);
+    }
+    pthread_mutex_unlock(&watcher->lock);
+}
+
+unsigned watcher_connections(struct watcher *watcher)
+{
+    pthread_mutex_lock(&watcher->lock);
+    unsigned count = watcher->connections;
+    pthread_mutex_unlock(&watcher->lock);
+    return count;
+}
+
+uint64_t watcher_dropped(struct watcher *watcher)
+{
+    pthread_mutex_lock(&watcher->lock);
+    uint64_t count = watcher->dropped_count;
+    pthread_mutex_unlock(&watcher->lock);
+    return count;
+}

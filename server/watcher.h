@@ -1,0 +1,71 @@
+/*
+ * The watcher: one thread that sees what libmicrohttpd cannot see or does not time.
+ *
+ * A suspended connection is out of the library's epoll, so a client that hangs up while its request
+ * waits or computes goes unnoticed; the library's timeouts do not run then either, and count from
+ * the last byte, which a client that sends a byte now and then renews for ever. The watcher has
+ * every connection's socket in an epoll of its own (hang-ups only) and a deadline for every phase.
+ *
+ * A half-closed client (it shut down its sending side) cannot be told from one that left: it counts
+ * as gone.
+ *
+ * Connections are named by 64-bit ids, never by pointers: an event that comes late finds no one.
+ * add and remove are called on the library's threads while the socket is open. The callbacks run on
+ * the watcher's thread under its lock: they must be short and must not call the watcher.
+ */
+#ifndef QUIRE_SERVER_WATCHER_H
+#define QUIRE_SERVER_WATCHER_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct watcher;
+
+enum watch_phase {
+    WATCH_IDLE,  /* between requests: LIMIT_IDLE_SECONDS, or LIMIT_HEAD_SECONDS from the first byte
+                  */
+    WATCH_BODY,  /* headers were read: LIMIT_BODY_SECONDS for the rest */
+    WATCH_WORK,  /* the request waits or computes: no deadline; a hang-up is told */
+    WATCH_REPLY, /* an answer is being sent: the deadline is given */
+};
+
+struct watcher_callbacks {
+    void *arg;
+    /* The client of the attached request is gone. */
+    void (*hangup)(void *request);
+    /* A few times a second for each attached request; true: drop the client. */
+    bool (*tick)(void *request, uint64_t now_ns);
+    /* A few times a second while there are connections. */
+    void (*every)(void *arg, uint64_t now_ns);
+};
+
+enum status watcher_create(unsigned capacity, const struct watcher_callbacks *callbacks,
+                           struct watcher **out, struct error *error);
+void watcher_destroy(struct watcher *watcher); /* no connections may be left */
+
+/* The id, in WATCH_IDLE; 0 when `capacity` connections are watched already. */
+uint64_t watcher_add(struct watcher *watcher, int fd);
+void watcher_remove(struct watcher *watcher, uint64_t id);
+
+/* `seconds` is for WATCH_REPLY only. */
+void watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds);
+
+/* From now on hang-ups and ticks go to `request`. False when the client is already gone. */
+bool watcher_attach(struct watcher *watcher, uint64_t id, void *request);
+/* After it returns no callback gets the request any more. */
+void watcher_detach(struct watcher *watcher, uint64_t id);
+
+/* Call `visit` for every attached request, as the callbacks are called. */
+void watcher_visit(struct watcher *watcher, void (*visit)(void *request));
+
+/* Draining: connections without a request are closed, now and whenever one becomes idle. */
+void watcher_close_idle(struct watcher *watcher);
+/* Close every socket, pending answers included; attached requests are told. */
+void watcher_drop_all(struct watcher *watcher);
+
+unsigned watcher_connections(struct watcher *watcher);
+uint64_t watcher_dropped(struct watcher *watcher); /* connections that ran into a deadline */
+
+#endif
