@@ -1,0 +1,224 @@
+/*
+ * Kernels for AVX-512 F, BW, VL, DQ and VNNI: sixteen lanes.
+ *
+ * The integer dot products are here; all else is in the vector_*.h bodies. Lanes are outputs: one
+ * VPDPBUSD multiplies four columns of 16 output rows with four activations of one row. Weights are
+ * unsigned with an offset; offset·(sum of the activations) is taken off in the same int32 sum, so
+ * what is converted to float is exactly scalar.c's integer. Built with its own flags; only
+ * kernels_select may hand it out.
+ */
+#include "engine/kernels/vector_avx512.h"
+
+#define PANEL_FLIP 0x80
+#define TILE_ROWS 8u
+
+/* Attention: few rows take 4 vectors at a time, more rows take 2. */
+#define ATTENTION_WIDE 4u
+#define ATTENTION_FEW 4u
+#define ATTENTION_CASES(CASE) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
+
+/* Each uses the ones before it. clang-format would sort them. */
+/* clang-format off */
+#include "engine/kernels/vector_math.h"
+#include "engine/kernels/vector_rows.h"
+#include "engine/kernels/vector_matmul.h"
+#include "engine/kernels/vector_attention.h"
+#include "engine/kernels/vector_members.h"
+/* clang-format on */
+
+/* What a format's tile does; constants at every call. */
+struct tile_kind {
+    bool halves;   /* a scale per 16 values */
+    bool minimums; /* weights have minimums, and no offset */
+    bool flip;     /* Q8_0: signed bytes in the chunk */
+    int offset;    /* what was added to the weights */
+};
+
+INLINE __m512i broadcast(const void *from)
+{
+    int32_t value;
+    memcpy(&value, from, sizeof value);
+    return _mm512_set1_epi32(value);
+}
+
+/* dots[r] = Σ over `quads` quads from q, `at` being the first activation's index. */
+INLINE void dot_quads(const int rows, const struct tile_kind kind, const int quads,
+                      const uint8_t *q, const struct activation_block *a, size_t stride, int at,
+                      __m512i *dots)
+{
+    const __m512i minus_offset = _mm512_set1_epi32(-kind.offset & 0xFFFF);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        const struct activation_block *block = a + (size_t)r * stride;
+        const int32_t *sum = kind.halves ? &block->half_sum[at / 16] : &block->sum;
+        dots[r] = _mm512_setzero_si512();
+        if (!kind.minimums) {
+            dots[r] = _mm512_dpwssd_epi32(dots[r], minus_offset, broadcast(sum));
+        }
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < quads; j++) {
+        __m512i w = _mm512_loadu_si512(q + j * (int)LINE_BYTES);
+        w = kind.flip ? _mm512_xor_si512(w, _mm512_set1_epi8(-128)) : w;
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            __m512i x = broadcast(a[(size_t)r * stride].q + at + 4 * j);
+            dots[r] = _mm512_dpbusd_epi32(dots[r], w, x);
+        }
+    }
+}
+
+INLINE void chain_scale(const int rows, const float *scale, const struct activation_block *a,
+                        size_t stride, const __m512i *dots, __m512 *chain)
+{
+    __m512 s = _mm512_load_ps(scale);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        __m512 factor = _mm512_mul_ps(s, _mm512_set1_ps(a[(size_t)r * stride].d));
+        chain[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, chain[r]);
+    }
+}
+
+INLINE void chain_minimum(const int rows, const float *minimum, const float *sum, size_t stride,
+                          __m512 *chain)
+{
+    __m512 m = _mm512_load_ps(minimum);
+    const size_t floats = stride * sizeof(struct activation_block) / sizeof *sum;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        chain[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(sum[(size_t)r * floats]), chain[r]);
+    }
+}
+
+INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
+                 uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
+{
+    __m512 chain[TILE_ROWS];
+    __m512i dots[TILE_ROWS];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        chain[r] = _mm512_load_ps(acc + r * (int)KERNEL_ROW_GROUP);
+    }
+    for (uint32_t b = 0; b < blocks; b++, a++) {
+        const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
+        if (!kind.halves) {
+            dot_quads(rows, kind, 8, q, a, stride, 0, dots);
+            chain_scale(rows, panel->scale[b], a, stride, dots, chain);
+            if (kind.minimums) {
+                chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, chain);
+            }
+            continue;
+        }
+        dot_quads(rows, kind, 4, q, a, stride, 0, dots);
+        chain_scale(rows, panel->scale[2 * b], a, stride, dots, chain);
+        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, dots);
+        chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, chain);
+        if (kind.minimums) {
+            chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, chain);
+            chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, chain);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        _mm512_store_ps(acc + r * (int)KERNEL_ROW_GROUP, chain[r]);
+    }
+}
+
+#define INTEGER_TILE(name, rows, ...)                                                              \
+    static void name##_##rows(const struct panel *panel, uint32_t blocks,                          \
+                              const struct activation_block *a, size_t stride, float *acc)         \
+    {                                                                                              \
+        tile(rows, (struct tile_kind){__VA_ARGS__}, panel, blocks, a, stride, acc);                \
+    }
+#define INTEGER_PLAN(name, ...)                                                                    \
+    INTEGER_TILE(name, 1, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 2, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 3, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 5, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 6, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 7, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 8, __VA_ARGS__)                                                             \
+    static const struct integer_plan name = {                                                      \
+        {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
+
+INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
+INTEGER_PLAN(PLAN_OFFSET_8, .offset = 8)
+INTEGER_PLAN(PLAN_OFFSET_16, .offset = 16)
+INTEGER_PLAN(PLAN_OFFSET_128, .offset = 128)
+INTEGER_PLAN(PLAN_Q8_0, .offset = 128, .flip = true)
+INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_HALVES_4, .halves = true, .offset = 4)
+INTEGER_PLAN(PLAN_HALVES_32, .halves = true, .offset = 32)
+
+static const struct integer_plan *integer_plan_of(enum tensor_format format)
+{
+    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
+        [FORMAT_Q4_0] = &PLAN_OFFSET_8,     [FORMAT_Q4_1] = &PLAN_MINIMUM,
+        [FORMAT_Q5_0] = &PLAN_OFFSET_16,    [FORMAT_Q5_1] = &PLAN_MINIMUM,
+        [FORMAT_Q8_0] = &PLAN_Q8_0,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
+        [FORMAT_Q3_K] = &PLAN_HALVES_4,     [FORMAT_Q4_K] = &PLAN_MINIMUM,
+        [FORMAT_Q5_K] = &PLAN_MINIMUM,      [FORMAT_Q6_K] = &PLAN_HALVES_32,
+        [FORMAT_IQ4_NL] = &PLAN_OFFSET_128, [FORMAT_IQ4_XS] = &PLAN_OFFSET_128,
+    };
+    CHECK(PLANS[format] != NULL);
+    return PLANS[format];
+}
+
+enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
+
+INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
+                       uint32_t columns, const float *x, size_t stride, float *acc)
+{
+    __m512 chain[TILE_ROWS];
+    const uint16_t *halves = weights;
+    const float *floats = weights;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        chain[r] = _mm512_load_ps(acc + r * (int)KERNEL_ROW_GROUP);
+    }
+    for (size_t i = 0; i < columns; i++) {
+        __m512 w = kind == KIND_F32   ? vf_load(floats + i * KERNEL_ROW_GROUP)
+                   : kind == KIND_F16 ? vf_load_f16(halves + i * KERNEL_ROW_GROUP)
+                                      : vf_load_bf16(halves + i * KERNEL_ROW_GROUP);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++) {
+            chain[r] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(size_t)r * stride + i]), chain[r]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+        _mm512_store_ps(acc + r * (int)KERNEL_ROW_GROUP, chain[r]);
+    }
+}
+
+#define FLOAT_TILE(name, rows)                                                                     \
+    static void name##_##rows(const void *weights, uint32_t columns, const float *x,               \
+                              size_t stride, float *acc)                                           \
+    {                                                                                              \
+        tile_float(rows, name, weights, columns, x, stride, acc);                                  \
+    }
+#define FLOAT_PLAN(name)                                                                           \
+    FLOAT_TILE(name, 1)                                                                            \
+    FLOAT_TILE(name, 2)                                                                            \
+    FLOAT_TILE(name, 3)                                                                            \
+    FLOAT_TILE(name, 4)                                                                            \
+    FLOAT_TILE(name, 5)                                                                            \
+    FLOAT_TILE(name, 6)                                                                            \
+    FLOAT_TILE(name, 7)                                                                            \
+    FLOAT_TILE(name, 8)                                                                            \
+    static const struct float_plan PLAN_##name = {                                                 \
+        {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
+
+FLOAT_PLAN(KIND_F32)
+FLOAT_PLAN(KIND_F16)
+FLOAT_PLAN(KIND_BF16)
+
+static const struct float_plan *float_plan_of(enum tensor_format format)
+{
+    return format == FORMAT_F32   ? &PLAN_KIND_F32
+           : format == FORMAT_F16 ? &PLAN_KIND_F16
+                                  : &PLAN_KIND_BF16;
+}
+
+const struct kernels AVX512_KERNELS = {.name = "avx512", VECTOR_MEMBERS};

@@ -1,0 +1,223 @@
+/*
+ * Packing rows side by side, and taking one out again: interleave.h draws the layout.
+ *
+ * Everything follows one table of the fields that a format's block has in the file (block.c says
+ * what they mean). Taking a row out rebuilds the file's blocks and lets block.c dequantise them, so
+ * packing is lossless or the tests notice.
+ */
+#include "engine/kernels/interleave.h"
+
+#include "base/check.h"
+#include "engine/kernels/block.h"
+
+#include <string.h>
+
+#define GROUP KERNEL_ROW_GROUP
+
+/* Fields whose sections are whole lines come first, so that they stay aligned in short chunks. */
+static const struct field FIELDS[FORMAT_LIMIT][FIELDS_MAX] = {
+    [FORMAT_Q4_0] = {{2, 4, 4, 0}, {0, 1, 2, 0}},
+    [FORMAT_Q4_1] = {{4, 4, 4, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
+    [FORMAT_Q5_0] = {{6, 4, 4, 0}, {2, 1, 4, 1}, {0, 1, 2, 0}},
+    [FORMAT_Q5_1] = {{8, 4, 4, 0}, {4, 1, 4, 1}, {0, 1, 2, 0}, {2, 1, 2, 0}},
+    [FORMAT_Q8_0] = {{2, 8, 4, 0}, {0, 1, 2, 0}},
+    [FORMAT_IQ4_NL] = {{2, 4, 4, 0}, {0, 1, 2, 0}},
+    [FORMAT_Q2_K] = {{16, 16, 4, 0}, {0, 16, 1, 0}, {80, 1, 2, 0}, {82, 1, 2, 0}},
+    [FORMAT_Q3_K] = {{32, 16, 4, 0}, {0, 8, 4, 0}, {96, 12, 1, 0}, {108, 1, 2, 0}},
+    [FORMAT_Q4_K] = {{16, 32, 4, 0}, {4, 12, 1, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
+    [FORMAT_Q5_K] = {{48, 32, 4, 0}, {16, 8, 4, 0}, {4, 12, 1, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
+    [FORMAT_Q6_K] = {{0, 32, 4, 0}, {128, 16, 4, 0}, {192, 16, 1, 0}, {208, 1, 2, 0}},
+    [FORMAT_IQ4_XS] = {{8, 32, 4, 0}, {4, 4, 1, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
+};
+
+const struct field *interleave_fields(enum tensor_format format)
+{
+    return block_shape(format) ? FIELDS[format] : NULL;
+}
+
+static uint64_t round_to_line(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+uint64_t interleave_chunk_bytes(enum tensor_format format)
+{
+    return round_to_line(GROUP * format_row_bytes(format, CHUNK_VALUES));
+}
+
+uint64_t interleave_group_bytes(enum tensor_format format, uint32_t k)
+{
+    if (!block_shape(format)) {
+        return round_to_line(GROUP * format_row_bytes(format, k));
+    }
+    return k / CHUNK_VALUES * interleave_chunk_bytes(format) +
+           round_to_line(GROUP * format_row_bytes(format, k % CHUNK_VALUES));
+}
+
+uint64_t interleave_packed_bytes(enum tensor_format format, uint32_t n, uint32_t k)
+{
+    if (format_row_bytes(format, k) == 0) {
+        return 0;
+    }
+    return ((uint64_t)n + GROUP - 1) / GROUP * interleave_group_bytes(format, k);
+}
+
+/* Bit 4j + i of the word becomes bit j of byte i. */
+static uint32_t planes_from_bits(uint32_t bits)
+{
+    uint32_t planes = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t every_fourth = bits >> i & 0x11111111u;
+        every_fourth = (every_fourth | every_fourth >> 3) & 0x03030303u;
+        every_fourth = (every_fourth | every_fourth >> 6) & 0x000F000Fu;
+        every_fourth = (every_fourth | every_fourth >> 12) & 0xFFu;
+        planes |= every_fourth << 8 * i;
+    }
+    return planes;
+}
+
+static uint32_t bits_from_planes(uint32_t planes)
+{
+    uint32_t bits = 0;
+    for (int value = 0; value < 32; value++) {
+        bits |= (planes >> (value % 4 * 8 + value / 4) & 1u) << value;
+    }
+    return bits;
+}
+
+/* `units` units of one block's field of one row, from the file's bytes to `to` (the row's place in
+   the first unit). */
+static void pack_field(const struct field *field, const uint8_t *from, uint8_t *to)
+{
+    from += field->at;
+    if (field->width == 4) {
+        for (uint32_t i = 0; i < field->units; i++) {
+            uint32_t word;
+            memcpy(&word, from + 4 * i, 4);
+            word = field->planes ? planes_from_bits(word) : word;
+            memcpy(to + 4 * GROUP * i, &word, 4);
+        }
+    } else if (field->width == 2) {
+        memcpy(to, from, 2);
+    } else {
+        for (uint32_t i = 0; i < field->units; i++) {
+            to[GROUP * i] = from[i];
+        }
+    }
+}
+
+static void unpack_field(const struct field *field, const uint8_t *from, uint8_t *to)
+{
+    to += field->at;
+    for (uint32_t i = 0; i < field->units; i++) {
+        const uint8_t *unit = from + field->width * GROUP * i;
+        memcpy(to + field->width * i, unit, field->width);
+        if (field->planes) {
+            uint32_t word;
+            memcpy(&word, unit, 4);
+            word = bits_from_planes(word);
+            memcpy(to, &word, 4);
+        }
+    }
+}
+
+/* One row of one chunk of `blocks` file blocks. */
+static void pack_chunk_row(const struct field *field, uint32_t block_bytes, uint32_t blocks,
+                           const uint8_t *from, uint8_t *chunk, uint32_t row)
+{
+    for (; field->units; field++) {
+        uint32_t bytes = (uint32_t)field->units * field->width * GROUP;
+        for (uint32_t b = 0; b < blocks; b++) {
+            pack_field(field, from + b * block_bytes, chunk + b * bytes + row * field->width);
+        }
+        chunk += blocks * bytes;
+    }
+}
+
+/* Sixteen rows, or `rows` and zeros. Zeros are weights of value 0 in every format. */
+static void pack_group(const struct packed_matrix *matrix, const uint8_t *from, uint32_t rows,
+                       uint8_t *group)
+{
+    const struct format_info *info = format_info(matrix->format);
+    const struct field *fields = interleave_fields(matrix->format);
+    uint64_t row_bytes = format_row_bytes(matrix->format, matrix->k);
+    if (rows < GROUP) {
+        memset(group, 0, interleave_group_bytes(matrix->format, matrix->k));
+    }
+    if (!fields) {
+        uint32_t width = info->block_bytes;
+        for (uint32_t r = 0; r < rows; r++) {
+            for (uint64_t i = 0; i < matrix->k; i++) {
+                memcpy(group + (i * GROUP + r) * width, from + r * row_bytes + i * width, width);
+            }
+        }
+        return;
+    }
+    uint32_t blocks_left = matrix->k / info->block_size;
+    uint32_t per_chunk = CHUNK_VALUES / info->block_size;
+    while (blocks_left > 0) {
+        uint32_t blocks = blocks_left < per_chunk ? blocks_left : per_chunk;
+        for (uint32_t r = 0; r < rows; r++) {
+            pack_chunk_row(fields, info->block_bytes, blocks, from + r * row_bytes, group, r);
+        }
+        from += blocks * info->block_bytes;
+        group += interleave_chunk_bytes(matrix->format);
+        blocks_left -= blocks;
+    }
+}
+
+void interleave_pack(struct packed_matrix *matrix, uint32_t first, uint32_t count, const void *rows)
+{
+    CHECK(first % GROUP == 0 && first + count <= matrix->n);
+    CHECK(count % GROUP == 0 || first + count == matrix->n);
+    const uint8_t *from = rows;
+    uint64_t row_bytes = format_row_bytes(matrix->format, matrix->k);
+    uint64_t group_bytes = interleave_group_bytes(matrix->format, matrix->k);
+    uint8_t *group = (uint8_t *)matrix->data + first / GROUP * group_bytes;
+    for (uint32_t r = 0; r < count; r += GROUP) {
+        pack_group(matrix, from + r * row_bytes, count - r < GROUP ? count - r : GROUP, group);
+        group += group_bytes;
+    }
+}
+
+static void unpack_chunk_row(const struct packed_matrix *matrix, const uint8_t *chunk,
+                             uint32_t blocks, uint32_t row, float *out)
+{
+    const struct format_info *info = format_info(matrix->format);
+    uint8_t file_blocks[8 * 34]; /* the largest chunk of a row: Q8_0 */
+    CHECK(blocks * info->block_bytes <= sizeof file_blocks);
+    for (const struct field *field = FIELDS[matrix->format]; field->units; field++) {
+        uint32_t bytes = (uint32_t)field->units * field->width * GROUP;
+        for (uint32_t b = 0; b < blocks; b++) {
+            unpack_field(field, chunk + b * bytes + row * field->width,
+                         file_blocks + b * info->block_bytes);
+        }
+        chunk += blocks * bytes;
+    }
+    block_dequantize(matrix->format, file_blocks, blocks * info->block_size, out);
+}
+
+void interleave_unpack_row(const struct packed_matrix *matrix, uint32_t row, float *out)
+{
+    CHECK(row < matrix->n);
+    const struct format_info *info = format_info(matrix->format);
+    const uint8_t *group = matrix->data;
+    group += row / GROUP * interleave_group_bytes(matrix->format, matrix->k);
+    if (!block_shape(matrix->format)) {
+        uint64_t width = info->block_bytes;
+        for (uint64_t i = 0; i < matrix->k; i++) {
+            const uint8_t *at = group + (i * GROUP + row % GROUP) * width;
+            out[i] = block_read_float(matrix->format, at, 0);
+        }
+        return;
+    }
+    uint32_t blocks_left = matrix->k / info->block_size;
+    uint32_t per_chunk = CHUNK_VALUES / info->block_size;
+    while (blocks_left > 0) {
+        uint32_t blocks = blocks_left < per_chunk ? blocks_left : per_chunk;
+        unpack_chunk_row(matrix, group, blocks, row % GROUP, out);
+        group += interleave_chunk_bytes(matrix->format);
+        out += blocks * info->block_size;
+        blocks_left -= blocks;
+    }
+}

@@ -1,0 +1,47 @@
+/*
+ * The layout of packed matrices for the fast kernel sets: sixteen rows side by side.
+ *
+ * Private to engine/kernels. A group of 16 rows is a run of chunks of 256 columns (the last may be
+ * shorter); in a chunk the file's fields stand one after the other, each as [unit][row], a unit
+ * being 4, 2 or 1 bytes of the field. So a 64-byte line holds the same four weights' bytes of 16
+ * rows:
+ *
+ *   Q4_1 chunk:  | q of block 0: 4 lines | q of block 1 | … | d [block][16] f16 | m [block][16] f16
+ * | line j:      | row 0: bytes 4j…4j+3 | row 1: bytes 4j…4j+3 | … | row 15 |
+ *
+ * Bits are moved, never changed, and sub-scales stay packed, so a matrix is as large as in the file
+ * but for rounding each chunk to 64 bytes (Q3_K 1.8 %, Q6_K 1 %, the others 0) and n to 16 rows.
+ * F32, F16, BF16 are [column][16].
+ */
+#ifndef QUIRE_ENGINE_KERNELS_INTERLEAVE_H
+#define QUIRE_ENGINE_KERNELS_INTERLEAVE_H
+
+#include "engine/kernels/kernels.h"
+
+#include <stdint.h>
+
+#define CHUNK_VALUES 256u
+#define FIELDS_MAX 6u
+
+/* Bytes of one 16-row chunk's field start at 16·(bytes of the fields before it)·blocks. */
+struct field {
+    uint16_t at;    /* offset in the file's block */
+    uint8_t units;  /* per block */
+    uint8_t width;  /* bytes of a unit: 4, 2 or 1 */
+    uint8_t planes; /* 1: a unit is the 32 fifth bits of a block, turned so that bit j of byte i is
+                       that of value 4j + i */
+};
+
+/* Fields of a format, ended by units = 0; NULL for float formats. */
+const struct field *interleave_fields(enum tensor_format format);
+
+uint64_t interleave_group_bytes(enum tensor_format format, uint32_t k);
+uint64_t interleave_chunk_bytes(enum tensor_format format); /* of a whole chunk */
+
+/* struct kernels members of every fast set. */
+uint64_t interleave_packed_bytes(enum tensor_format format, uint32_t n, uint32_t k);
+void interleave_pack(struct packed_matrix *matrix, uint32_t first, uint32_t count,
+                     const void *rows);
+void interleave_unpack_row(const struct packed_matrix *matrix, uint32_t row, float *out);
+
+#endif

@@ -1,0 +1,441 @@
+/*
+ * Attention over pages for several queries and heads at once; scalar_attention.c says what is
+ * computed and in which order. Bodies for any number of lanes.
+ *
+ * A row is one query of one head. Per tile of 64 positions: scores of all rows (lanes are tokens),
+ * softmax of each row, then values added to all rows (lanes are dimensions), so keys and values are
+ * read once per few rows. Rows see different ranges only at a tile's ends: there they go alone.
+ * Lanes outside a row's range are computed from whatever the page holds and then dropped.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_ATTENTION_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_ATTENTION_H
+
+#include "base/check.h"
+#include "engine/kernels/scalar.h"
+
+#include <math.h>
+
+#define ATTENTION_ROWS TILE_ROWS
+#define TILE_VECTORS (ATTENTION_TILE / VECTOR_LANES)
+
+/* Scratch, in floats; `rows` of each. */
+struct attention_rows {
+    const struct attention_task *task;
+    uint32_t head_dim;
+    uint32_t rows;
+    uint32_t tile;   /* first position of the current tile */
+    uint32_t active; /* rows [active, active_end) see some of it … */
+    uint32_t active_end;
+    float *scores;  /* [rows][64] */
+    float *out;     /* [rows][head_dim] of the current segment */
+    float *total;   /* [rows][head_dim] */
+    float *maximum; /* [rows] of the current segment, and so on */
+    float *sum;
+    float *total_maximum;
+    float *total_sum;
+};
+
+static uint64_t vector_attention_scratch_bytes(uint32_t head_dim, uint32_t group)
+{
+    uint64_t rows = (uint64_t)KERNEL_QUERY_TILE * group;
+    return rows * (2ull * head_dim + ATTENTION_TILE + 4) * sizeof(float) + 64;
+}
+
+static void rows_init(struct attention_rows *rows, const struct attention_task *task)
+{
+    uint32_t count = task->query_count * task->group;
+    *rows = (struct attention_rows){
+        .task = task, .head_dim = task->kv->head_dim, .rows = count, .scores = task->scratch};
+    rows->out = rows->scores + (size_t)count * ATTENTION_TILE;
+    rows->total = rows->out + (size_t)count * rows->head_dim;
+    rows->maximum = rows->total + (size_t)count * rows->head_dim;
+    rows->sum = rows->maximum + count;
+    rows->total_maximum = rows->sum + count;
+    rows->total_sum = rows->total_maximum + count;
+    memset(rows->total, 0, (size_t)count * rows->head_dim * sizeof(float));
+    for (uint32_t r = 0; r < count; r++) {
+        rows->total_maximum[r] = -INFINITY;
+        rows->total_sum[r] = 0.0f;
+    }
+}
+
+/* What row r sees of [from, from + length): [*first, *end) relative to `from`; false: nothing. */
+static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t from, uint32_t length,
+                      uint32_t *first, uint32_t *end)
+{
+    uint32_t position = rows->task->first_position + r / rows->task->group;
+    uint32_t visible = attention_first_visible(position, rows->task->window);
+    if (position < from || visible >= from + length) {
+        return false;
+    }
+    *first = visible > from ? visible - from : 0;
+    *end = position - from < length ? position - from + 1 : length;
+    return true;
+}
+
+/* Where the keys or values of one position of the tile lie. */
+static const uint16_t *tile_page(const struct attention_rows *rows, uint32_t at, bool values)
+{
+    const struct attention_task *task = rows->task;
+    uint32_t page = task->pages[(rows->tile + at) / task->kv->page_size];
+    return values ? kv_values(task->kv, page, task->layer, task->kv_head)
+                  : kv_keys(task->kv, page, task->layer, task->kv_head);
+}
+
+/* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
+   a vector's two halves of 8 lanes start. */
+INLINE void score_tile(const int count, const int vectors, const bool split,
+                       const struct attention_rows *rows, uint32_t r, const uint16_t *const *low,
+                       const uint16_t *const *high, uint32_t at)
+{
+    const struct attention_task *task = rows->task;
+    const size_t stride = task->kv->page_size;
+    const float *q[ATTENTION_ROWS];
+    vf sums[ATTENTION_ROWS][4];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+        uint32_t row = r + (uint32_t)i;
+        q[i] = task->q + row / task->group * task->q_stride +
+               (size_t)(row % task->group) * rows->head_dim;
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            sums[i][v] = vf_set1(0.0f);
+        }
+    }
+    for (size_t d = 0; d < rows->head_dim; d++) {
+        vf keys[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            keys[v] = split ? vf_load_f16_split(low[v] + d * stride, high[v] + d * stride)
+                            : vf_load_f16(low[v] + d * stride);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            vf value = vf_set1(q[i][d]);
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) {
+                sums[i][v] = vf_fma(value, keys[v], sums[i][v]);
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+        float *out = rows->scores + (size_t)(r + (uint32_t)i) * ATTENTION_TILE + at;
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            vf_store(out + v * (int)VECTOR_LANES, vf_mul(sums[i][v], vf_set1(task->scale)));
+        }
+    }
+}
+
+/* One token range of all active rows: `vectors` vectors from `at`. */
+INLINE void score_rows(const int vectors, const bool split, const struct attention_rows *rows,
+                       uint32_t at, uint32_t first, uint32_t end)
+{
+    const uint16_t *low[4], *high[4];
+    uint32_t page_size = rows->task->kv->page_size;
+    for (int v = 0; v < vectors; v++) {
+        uint32_t a = at + (uint32_t)v * VECTOR_LANES, b = a + 8;
+        if (split) { /* a half whose page nobody sees may have no page: take the other half's */
+            a = a + 8 <= first ? b : a;
+            b = b >= end ? a : b;
+        }
+        low[v] = tile_page(rows, a, false) + (rows->tile + a) % page_size;
+        high[v] = split ? tile_page(rows, b, false) + (rows->tile + b) % page_size : NULL;
+    }
+    for (uint32_t r = rows->active; r < rows->active_end;) {
+        uint32_t left = rows->active_end - r;
+        switch (left < ATTENTION_ROWS ? left : ATTENTION_ROWS) {
+#define CASE(count)                                                                                \
+    case count:                                                                                    \
+        score_tile(count, vectors, split, rows, r, low, high, at);                                 \
+        r += count;                                                                                \
+        break;
+            ATTENTION_CASES(CASE)
+#undef CASE
+        }
+    }
+}
+
+/* scores [active rows][first, end) of the tile; the range is rounded to 16 positions. */
+static void score_all(const struct attention_rows *rows, uint32_t first, uint32_t end)
+{
+    bool split = VECTOR_LANES == 16 && rows->task->kv->page_size == 8;
+    uint32_t at = first / 16 * 16;
+    uint32_t stop = (end + 15) / 16 * 16;
+    const uint32_t wide = ATTENTION_WIDE * VECTOR_LANES;
+    while (at < stop) {
+        if (split) {
+            score_rows(1, true, rows, at, first, end);
+            at += VECTOR_LANES;
+        } else if (stop - at >= wide && rows->active_end - rows->active <= ATTENTION_FEW) {
+            score_rows(ATTENTION_WIDE, false, rows, at, first, end);
+            at += wide;
+        } else if (stop - at >= 2 * VECTOR_LANES) {
+            score_rows(2, false, rows, at, first, end);
+            at += 2 * VECTOR_LANES;
+        } else {
+            score_rows(1, false, rows, at, first, end);
+            at += VECTOR_LANES;
+        }
+    }
+}
+
+INLINE vf lane_numbers(void)
+{
+    static const float NUMBERS[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return vf_load(NUMBERS);
+}
+
+/* Row r's scores [first, end) become p; 0 outside, up to multiples of 16. Updates maximum and sum,
+   returns what the row's output so far is to be multiplied with. */
+static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t first,
+                         uint32_t end)
+{
+    float *scores = rows->scores + (size_t)r * ATTENTION_TILE;
+    const float softcap = rows->task->softcap;
+    const vf nothing = vf_set1(-INFINITY);
+    vf largest = nothing;
+    uint32_t start = first / 16 * 16;
+    for (uint32_t at = start; at < end; at += VECTOR_LANES) {
+        vf s = vf_load(scores + at);
+        if (softcap > 0.0f) {
+            s = vf_mul(vf_set1(softcap), vf_tanh(vf_div(s, vf_set1(softcap))));
+        }
+        vf number = vf_add(lane_numbers(), vf_set1((float)at));
+        s = vf_select_less(number, vf_set1((float)first), nothing, s);
+        s = vf_select_less(number, vf_set1((float)end), s, nothing);
+        largest = vf_max(s, largest);
+        vf_store(scores + at, s);
+    }
+    float before = rows->maximum[r];
+    float tile = vf_largest(largest);
+    float maximum = tile > before ? tile : before;
+    struct lanes lanes;
+    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+        lanes.at[j] = vf_set1(0.0f);
+    }
+    for (uint32_t at = start; at < end; at += 16) {
+        for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+            float *p = scores + at + j * VECTOR_LANES;
+            if (at + j * VECTOR_LANES < end) {
+                vf value = vf_exp(vf_sub(vf_load(p), vf_set1(maximum)));
+                vf_store(p, value);
+                lanes.at[j] = vf_add(lanes.at[j], value);
+            }
+        }
+    }
+    float correction = vf_first(vf_exp(vf_set1(before - maximum)));
+    rows->sum[r] = fmaf(rows->sum[r], correction, lanes_sum(lanes));
+    rows->maximum[r] = maximum;
+    return correction;
+}
+
+/* out[rows from r] += p·v of positions [first, end) of the tile, ascending, for `vectors` vectors
+   of dimensions from d (`eight`: 8 dimensions of one vector). */
+INLINE void value_tile(const int count, const int vectors, const bool eight,
+                       const struct attention_rows *rows, uint32_t r, uint32_t d, uint32_t first,
+                       uint32_t end)
+{
+    const size_t head_dim = rows->head_dim;
+    const uint32_t page_size = rows->task->kv->page_size;
+    const float *p = rows->scores + (size_t)r * ATTENTION_TILE;
+    float *out = rows->out + r * head_dim + d;
+    vf sums[ATTENTION_ROWS][4];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            const float *at = out + (size_t)i * head_dim + v * (int)VECTOR_LANES;
+            sums[i][v] = eight ? vf_load_8(at) : vf_load(at);
+        }
+    }
+    for (uint32_t t = first; t < end;) {
+        uint32_t offset = (rows->tile + t) % page_size;
+        uint32_t run = page_size - offset < end - t ? page_size - offset : end - t;
+        const uint16_t *from = tile_page(rows, t, true) + offset * head_dim + d;
+        for (uint32_t stop = t + run; t < stop; t++, from += head_dim) {
+            vf values[4];
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; v++) {
+                values[v] = eight ? vf_load_f16_8(from) : vf_load_f16(from + v * (int)VECTOR_LANES);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                vf weight = vf_set1(p[(size_t)i * ATTENTION_TILE + t]);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) {
+                    sums[i][v] = vf_fma(weight, values[v], sums[i][v]);
+                }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            float *at = out + (size_t)i * head_dim + v * (int)VECTOR_LANES;
+            if (eight) {
+                vf_store_8(at, sums[i][v]);
+            } else {
+                vf_store(at, sums[i][v]);
+            }
+        }
+    }
+}
+
+INLINE void value_dimensions(const int count, const struct attention_rows *rows, uint32_t r,
+                             uint32_t first, uint32_t end)
+{
+    const int wide = count <= (int)ATTENTION_FEW ? (int)ATTENTION_WIDE : 2;
+    uint32_t d = 0;
+    if (first >= end) {
+        return;
+    }
+    for (; d + (uint32_t)wide * VECTOR_LANES <= rows->head_dim;
+         d += (uint32_t)wide * VECTOR_LANES) {
+        value_tile(count, wide, false, rows, r, d, first, end);
+    }
+    for (; d + VECTOR_LANES <= rows->head_dim; d += VECTOR_LANES) {
+        value_tile(count, 1, false, rows, r, d, first, end);
+    }
+    if (d < rows->head_dim) {
+        value_tile(count, 1, true, rows, r, d, first, end);
+    }
+}
+
+static void values_of_rows(const struct attention_rows *rows, uint32_t r, uint32_t count,
+                           uint32_t first, uint32_t end)
+{
+    switch (count) {
+#define CASE(number)                                                                               \
+    case number:                                                                                   \
+        value_dimensions(number, rows, r, first, end);                                             \
+        break;
+        ATTENTION_CASES(CASE)
+#undef CASE
+    }
+}
+
+/* `count` rows: what all see together, what one sees before and after that alone. */
+static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t count)
+{
+    uint32_t first[ATTENTION_ROWS], end[ATTENTION_ROWS];
+    uint32_t all_first = 0, all_end = ATTENTION_TILE;
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(row_range(rows, r + i, rows->tile, ATTENTION_TILE, &first[i], &end[i]));
+        all_first = first[i] > all_first ? first[i] : all_first;
+        all_end = end[i] < all_end ? end[i] : all_end;
+    }
+    if (all_first >= all_end) {
+        all_end = all_first;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        values_of_rows(rows, r + i, 1, first[i], end[i] < all_first ? end[i] : all_first);
+    }
+    values_of_rows(rows, r, count, all_first, all_end);
+    for (uint32_t i = 0; i < count; i++) {
+        values_of_rows(rows, r + i, 1, first[i] > all_end ? first[i] : all_end, end[i]);
+    }
+}
+
+static void walk_tile(struct attention_rows *rows)
+{
+    uint32_t first = ATTENTION_TILE, end = 0;
+    rows->active = rows->rows;
+    rows->active_end = 0;
+    for (uint32_t r = 0; r < rows->rows; r++) {
+        uint32_t f, e;
+        if (row_range(rows, r, rows->tile, ATTENTION_TILE, &f, &e)) {
+            rows->active = r < rows->active ? r : rows->active;
+            rows->active_end = r + 1;
+            first = f < first ? f : first;
+            end = e > end ? e : end;
+        }
+    }
+    if (rows->active_end == 0) {
+        return;
+    }
+    score_all(rows, first, end);
+    for (uint32_t r = rows->active; r < rows->active_end; r++) {
+        uint32_t f, e;
+        CHECK(row_range(rows, r, rows->tile, ATTENTION_TILE, &f, &e));
+        vf correction = vf_set1(softmax_row(rows, r, f, e));
+        float *out = rows->out + (size_t)r * rows->head_dim;
+        for (uint32_t d = 0; d < rows->head_dim; d += 8) {
+            vf_store_8(out + d, vf_mul(vf_load_8(out + d), correction));
+        }
+    }
+    for (uint32_t r = rows->active; r < rows->active_end;) {
+        uint32_t left = rows->active_end - r;
+        uint32_t count = left < ATTENTION_ROWS ? left : ATTENTION_ROWS;
+        add_values(rows, r, count);
+        r += count;
+    }
+}
+
+static void merge_segment(struct attention_rows *rows, uint32_t segment)
+{
+    for (uint32_t r = 0; r < rows->rows; r++) {
+        uint32_t first, end;
+        if (!row_range(rows, r, segment, ATTENTION_SEGMENT, &first, &end)) {
+            continue;
+        }
+        float before = rows->total_maximum[r], here = rows->maximum[r];
+        float maximum = here > before ? here : before;
+        float a = vf_first(vf_exp(vf_set1(before - maximum)));
+        float b = vf_first(vf_exp(vf_set1(here - maximum)));
+        float *total = rows->total + (size_t)r * rows->head_dim;
+        const float *out = rows->out + (size_t)r * rows->head_dim;
+        rows->total_maximum[r] = maximum;
+        rows->total_sum[r] = fmaf(rows->total_sum[r], a, rows->sum[r] * b);
+        for (uint32_t d = 0; d < rows->head_dim; d += 8) {
+            vf added = vf_mul(vf_load_8(out + d), vf_set1(b));
+            vf_store_8(total + d, vf_fma(vf_load_8(total + d), vf_set1(a), added));
+        }
+    }
+}
+
+static void write_rows(const struct attention_rows *rows)
+{
+    const struct attention_task *task = rows->task;
+    for (uint32_t r = 0; r < rows->rows; r++) {
+        float *out = task->out + r / task->group * task->out_stride +
+                     (size_t)(r % task->group) * rows->head_dim;
+        const float *total = rows->total + (size_t)r * rows->head_dim;
+        vf inverse = vf_set1(1.0f / rows->total_sum[r]);
+        for (uint32_t d = 0; d < rows->head_dim; d += 8) {
+            vf_store_8(out + d, vf_mul(vf_load_8(total + d), inverse));
+        }
+    }
+}
+
+static void vector_attention(const struct attention_task *task)
+{
+    CHECK(task->kv->head_dim % 8 == 0 && task->query_count <= KERNEL_QUERY_TILE);
+    if (task->query_count == 0) {
+        return;
+    }
+    struct attention_rows rows;
+    rows_init(&rows, task);
+    uint32_t first = attention_first_visible(task->first_position, task->window);
+    uint32_t last = task->first_position + task->query_count - 1;
+    first -= first % ATTENTION_TILE;
+    for (uint32_t s = first / ATTENTION_SEGMENT; s <= last / ATTENTION_SEGMENT; s++) {
+        uint32_t segment = s * ATTENTION_SEGMENT;
+        memset(rows.out, 0, (size_t)rows.rows * rows.head_dim * sizeof(float));
+        for (uint32_t r = 0; r < rows.rows; r++) {
+            rows.maximum[r] = -INFINITY;
+            rows.sum[r] = 0.0f;
+        }
+        uint32_t tile = segment > first ? segment : first;
+        for (; tile < segment + ATTENTION_SEGMENT && tile <= last; tile += ATTENTION_TILE) {
+            rows.tile = tile;
+            walk_tile(&rows);
+        }
+        merge_segment(&rows, segment);
+    }
+    write_rows(&rows);
+}
+
+#endif

@@ -1,0 +1,242 @@
+/*
+ * Sixteen lanes: what vector_avx2.h is for eight, for AVX-512 F, BW, VL, DQ.
+ *
+ * Included by avx512.c only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
+ * so b when either is NaN.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_AVX512_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#define VECTOR_LANES 16u
+#define VECTOR_BYTES 64u
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vf vf_set1(float value)
+{
+    return _mm512_set1_ps(value);
+}
+INLINE vf vf_load(const float *from)
+{
+    return _mm512_loadu_ps(from);
+}
+INLINE void vf_store(float *to, vf value)
+{
+    _mm512_storeu_ps(to, value);
+}
+INLINE vf vf_add(vf a, vf b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE vf vf_sub(vf a, vf b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE vf vf_mul(vf a, vf b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE vf vf_div(vf a, vf b)
+{
+    return _mm512_div_ps(a, b);
+}
+INLINE vf vf_fma(vf a, vf b, vf c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+INLINE vf vf_max(vf a, vf b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE vf vf_min(vf a, vf b)
+{
+    return _mm512_min_ps(a, b);
+}
+INLINE vf vf_negate(vf a)
+{
+    return _mm512_xor_ps(a, _mm512_set1_ps(-0.0f));
+}
+/* a < b ? x : y */
+INLINE vf vf_select_less(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+INLINE float vf_first(vf a)
+{
+    return _mm512_cvtss_f32(a);
+}
+INLINE float vf_largest(vf a)
+{
+    __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+}
+INLINE vf vf_bits(vi a)
+{
+    return _mm512_castsi512_ps(a);
+}
+INLINE vi vi_bits(vf a)
+{
+    return _mm512_castps_si512(a);
+}
+INLINE vf vf_from_int(vi a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+/* To nearest, ties to even. */
+INLINE vi vi_round(vf a)
+{
+    return _mm512_cvtps_epi32(a);
+}
+INLINE vf vf_load_f16(const uint16_t *from)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)from));
+}
+/* Of low and high, 8 lanes each. */
+INLINE vf vf_load_f16_split(const uint16_t *low, const uint16_t *high)
+{
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)low);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)high);
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
+}
+/* The first 8 lanes; the others are 0. */
+INLINE vf vf_load_8(const float *from)
+{
+    return _mm512_zextps256_ps512(_mm256_loadu_ps(from));
+}
+INLINE void vf_store_8(float *to, vf value)
+{
+    _mm256_storeu_ps(to, _mm512_castps512_ps256(value));
+}
+INLINE vf vf_load_f16_8(const uint16_t *from)
+{
+    return _mm512_cvtph_ps(
+        _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)));
+}
+INLINE void vf_store_f16(uint16_t *to, vf value)
+{
+    __m256i half = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256((__m256i *)(void *)to, half);
+}
+INLINE vf vf_load_bf16(const uint16_t *from)
+{
+    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)from);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+INLINE vi vi_load_u8(const uint8_t *from)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+INLINE vi vi_load_i8(const uint8_t *from)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+INLINE vi vi_load_u16(const uint16_t *from)
+{
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from));
+}
+
+/* 32-bit lanes */
+INLINE vi vi_set1(int32_t value)
+{
+    return _mm512_set1_epi32(value);
+}
+INLINE vi vi_add(vi a, vi b)
+{
+    return _mm512_add_epi32(a, b);
+}
+INLINE vi vi_sub(vi a, vi b)
+{
+    return _mm512_sub_epi32(a, b);
+}
+INLINE vi vi_max_u32(vi a, vi b)
+{
+    return _mm512_max_epu32(a, b);
+}
+#define vi_sra32(a, n) _mm512_srai_epi32(a, n)
+#define vi_srl32(a, n) _mm512_srli_epi32(a, n)
+#define vi_sll32(a, n) _mm512_slli_epi32(a, n)
+INLINE uint32_t vi_largest_u32(vi a)
+{
+    return _mm512_reduce_max_epu32(a);
+}
+INLINE int32_t vi_sum(vi a)
+{
+    return _mm512_reduce_add_epi32(a);
+}
+/* The lanes as bytes; their values are within ±127. */
+INLINE void vi_store_i8(int8_t *to, vi a)
+{
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(a));
+}
+
+/* Bits and bytes */
+INLINE vi vi_load(const uint8_t *from)
+{
+    return _mm512_loadu_si512((const void *)from);
+}
+INLINE void vi_store(uint8_t *to, vi value)
+{
+    _mm512_storeu_si512((void *)to, value);
+}
+INLINE vi vi_set1_u8(uint8_t value)
+{
+    return _mm512_set1_epi8((char)value);
+}
+INLINE vi vi_and(vi a, vi b)
+{
+    return _mm512_and_si512(a, b);
+}
+INLINE vi vi_or(vi a, vi b)
+{
+    return _mm512_or_si512(a, b);
+}
+#define vi_srl16(a, n) _mm512_srli_epi16(a, n)
+#define vi_sll16(a, n) _mm512_slli_epi16(a, n)
+/* table[a] for bytes a < 16 */
+INLINE vi vi_look_up(const uint8_t table[16], vi a)
+{
+    __m128i entries = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), a);
+}
+
+/* Sixteen virtual lanes of a sum along a row, and the fixed tree (scalar_sum_lanes). */
+struct lanes {
+    vf at[1];
+};
+INLINE float lanes_sum(struct lanes lanes)
+{
+    __m512 l = lanes.at[0];
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(l), _mm512_extractf32x8_ps(l, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+
+/* Pairs (2i, 2i + 1) of 2·VECTOR_LANES floats, apart and together again. */
+INLINE void vf_load_pairs(const float *from, vf *even, vf *odd)
+{
+    const __m512i evens =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odds = _mm512_add_epi32(evens, _mm512_set1_epi32(1));
+    __m512 a = _mm512_loadu_ps(from), b = _mm512_loadu_ps(from + 16);
+    *even = _mm512_permutex2var_ps(a, evens, b);
+    *odd = _mm512_permutex2var_ps(a, odds, b);
+}
+INLINE void vf_store_pairs(float *to, vf even, vf odd)
+{
+    const __m512i low = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    _mm512_storeu_ps(to, _mm512_permutex2var_ps(even, low, odd));
+    _mm512_storeu_ps(to + 16, _mm512_permutex2var_ps(even, high, odd));
+}
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * The loops around the dot products: rows in chunks that stay in the second-level cache, groups of
+ * 16 outputs, panels of 256 columns, tiles of a few rows. Bodies for any number of lanes.
+ *
+ * The including file gives TILE_ROWS and, for every format, integer_tile and float_tile functions
+ * that add one panel's share to acc [rows][16], each output's chain continuing from acc. So nothing
+ * about tiles, chunks or the number of rows can show in a result.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_MATMUL_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_MATMUL_H
+
+#include "base/check.h"
+#include "engine/kernels/block.h"
+#include "engine/kernels/vector_panel.h"
+
+#define ROWS_MAX 128u
+#define ROWS_MIN 64u
+#define CACHE_BYTES (256u * 1024u)
+#define FLOAT_COLUMNS 256u
+#define PREFETCH_BYTES 2048u
+
+/* rows rows of blocks, `stride` blocks apart. */
+typedef void integer_tile(const struct panel *panel, uint32_t blocks,
+                          const struct activation_block *a, size_t stride, float *acc);
+
+/* columns columns [column][16] of weights; rows of x are `stride` floats apart. */
+typedef void float_tile(const void *weights, uint32_t columns, const float *x, size_t stride,
+                        float *acc);
+
+/* How a format's tiles are found: by row count, 1 … TILE_ROWS. */
+struct integer_plan {
+    integer_tile *tiles[TILE_ROWS + 1];
+};
+struct float_plan {
+    float_tile *tiles[TILE_ROWS + 1];
+};
+
+static const struct integer_plan *integer_plan_of(enum tensor_format format);
+static const struct float_plan *float_plan_of(enum tensor_format format);
+
+/* Rows per chunk: their activations take about CACHE_BYTES. */
+static uint32_t rows_per_chunk(uint32_t k)
+{
+    uint32_t rows = (uint32_t)(CACHE_BYTES / ((uint64_t)k * 2 + 1)) / TILE_ROWS * TILE_ROWS;
+    return rows < ROWS_MIN ? ROWS_MIN : rows > ROWS_MAX ? ROWS_MAX : rows;
+}
+
+/* The next tile's rows: tiles as equal as can be, 9 = 5 + 4 rather than 8 + 1. */
+INLINE uint32_t next_tile(uint32_t left)
+{
+    uint32_t tiles = (left + TILE_ROWS - 1) / TILE_ROWS;
+    return (left + tiles - 1) / tiles;
+}
+
+INLINE void prefetch_chunk(const uint8_t *at, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+    }
+}
+
+/* acc [rows][16] of one group; `first` is a row of the activations. */
+static void integer_group(const struct packed_matrix *matrix, const uint8_t *group,
+                          const struct activations *activations, uint32_t first, uint32_t rows,
+                          float *acc)
+{
+    struct panel panel;
+    const struct integer_plan *plan = integer_plan_of(matrix->format);
+    panel_read *read = PANEL_READ[matrix->format];
+    uint64_t chunk_bytes = interleave_chunk_bytes(matrix->format);
+    size_t stride = activation_stride(matrix->k);
+    const struct activation_block *a = activations->quantized;
+    a += first * stride;
+    memset(acc, 0, rows * KERNEL_ROW_GROUP * sizeof *acc);
+    for (uint32_t left = matrix->k / BLOCK_VALUES; left > 0;) {
+        uint32_t blocks = left < PANEL_BLOCKS ? left : PANEL_BLOCKS;
+        prefetch_chunk(group + PREFETCH_BYTES, chunk_bytes);
+        read(group, blocks, &panel);
+        for (uint32_t r = 0; r < rows;) {
+            uint32_t tile = next_tile(rows - r);
+            plan->tiles[tile](&panel, blocks, a + r * stride, stride, acc + r * KERNEL_ROW_GROUP);
+            r += tile;
+        }
+        group += chunk_bytes;
+        a += blocks;
+        left -= blocks;
+    }
+}
+
+static void float_group(const struct packed_matrix *matrix, const uint8_t *group,
+                        const struct activations *activations, uint32_t first, uint32_t rows,
+                        float *acc)
+{
+    const struct float_plan *plan = float_plan_of(matrix->format);
+    uint64_t column_bytes = (uint64_t)KERNEL_ROW_GROUP * format_info(matrix->format)->block_bytes;
+    const float *x = activations->x + (size_t)first * matrix->k;
+    memset(acc, 0, rows * KERNEL_ROW_GROUP * sizeof *acc);
+    for (uint32_t k = 0; k < matrix->k; k += FLOAT_COLUMNS) {
+        uint32_t columns = matrix->k - k < FLOAT_COLUMNS ? matrix->k - k : FLOAT_COLUMNS;
+        for (uint32_t r = 0; r < rows;) {
+            uint32_t tile = next_tile(rows - r);
+            plan->tiles[tile](group + k * column_bytes, columns, x + (size_t)r * matrix->k + k,
+                              matrix->k, acc + r * KERNEL_ROW_GROUP);
+            r += tile;
+        }
+    }
+}
+
+/* acc [rows][16] to y, `width` of the 16 outputs. */
+static void write_outputs(const float *acc, uint32_t rows, uint32_t width, bool accumulate,
+                          float *y, size_t y_stride)
+{
+    for (uint32_t r = 0; r < rows; r++, y += y_stride, acc += KERNEL_ROW_GROUP) {
+        if (width < KERNEL_ROW_GROUP) {
+            for (uint32_t i = 0; i < width; i++) {
+                y[i] = accumulate ? y[i] + acc[i] : acc[i];
+            }
+            continue;
+        }
+        for (uint32_t i = 0; i < KERNEL_ROW_GROUP; i += VECTOR_LANES) {
+            vf value = vf_load(acc + i);
+            vf_store(y + i, accumulate ? vf_add(vf_load(y + i), value) : value);
+        }
+    }
+}
+
+static void vector_matmul(const struct packed_matrix *matrix, const struct activations *activations,
+                          uint32_t first_row, uint32_t rows, uint32_t first_group, uint32_t groups,
+                          bool accumulate, float *y, size_t y_stride)
+{
+    CHECK(activations->k == matrix->k && first_row + rows <= activations->row_count);
+    float acc[ROWS_MAX * KERNEL_ROW_GROUP] __attribute__((aligned(64)));
+    bool integer = block_shape(matrix->format) != NULL;
+    uint32_t group_count = (matrix->n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
+    uint32_t last = first_group + groups < group_count ? first_group + groups : group_count;
+    uint64_t group_bytes = interleave_group_bytes(matrix->format, matrix->k);
+    uint32_t per_chunk = rows_per_chunk(matrix->k);
+    for (uint32_t r = 0; r < rows; r += per_chunk) {
+        uint32_t count = rows - r < per_chunk ? rows - r : per_chunk;
+        for (uint32_t g = first_group; g < last; g++) {
+            const uint8_t *group = (const uint8_t *)matrix->data + g * group_bytes;
+            uint32_t output = g * KERNEL_ROW_GROUP;
+            uint32_t width =
+                matrix->n - output < KERNEL_ROW_GROUP ? matrix->n - output : KERNEL_ROW_GROUP;
+            if (integer) {
+                integer_group(matrix, group, activations, first_row + r, count, acc);
+            } else {
+                float_group(matrix, group, activations, first_row + r, count, acc);
+            }
+            write_outputs(acc, count, width, accumulate, y + (first_row + r) * y_stride + output,
+                          y_stride);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,320 @@
+/*
+ * A panel: one chunk of 16 interleaved rows with its weights as bytes and its scales as f32, ready
+ * to be multiplied with many activation rows. Bodies for any number of lanes; interleave.h has the
+ * layout of what is read, block.c the meaning of the bits. Included after vector_avx2.h or
+ * _avx512.h.
+ *
+ * Bytes are unsigned (value + offset) unless the format is signed here: then they are as in the
+ * file or table, or, with FLIP 0x80 (AVX-512, whose dot product wants unsigned weights), plus 128.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
+
+#include "engine/kernels/interleave.h"
+
+#include <stdbool.h>
+
+#define PANEL_BLOCKS (CHUNK_VALUES / 32u)
+#define LINE_BYTES 64u
+
+struct panel {
+    uint8_t buffer[PANEL_BLOCKS][8][LINE_BYTES]; /* [block][quad][row][4]: values 4·quad … + 3 */
+    float scale[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP]; /* [block], or [2·block + half] */
+    float minimum[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP];
+    const uint8_t *q; /* the buffer, or for Q8_0 the chunk itself */
+} __attribute__((aligned(64)));
+
+/* Fill a panel from a chunk of `blocks` blocks of 32. */
+typedef void panel_read(const uint8_t *chunk, uint32_t blocks, struct panel *panel);
+
+#define EACH_PART(p) (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES)
+
+INLINE void panel_read_f16(const uint8_t *from, uint32_t blocks, float to[][KERNEL_ROW_GROUP])
+{
+    const uint16_t *halves = (const uint16_t *)(const void *)from;
+    for (uint32_t i = 0; i < blocks * KERNEL_ROW_GROUP; i += VECTOR_LANES) {
+        vf_store(&to[0][0] + i, vf_load_f16(halves + i));
+    }
+}
+
+/* to[part][row] = d[row]·subscale[part][row], subscale = the byte at from − offset. */
+INLINE void panel_scale(const float *d, bool negate, const uint8_t *from, uint32_t parts,
+                        bool is_signed, int32_t offset, float to[][KERNEL_ROW_GROUP])
+{
+    for (uint32_t row = 0; row < KERNEL_ROW_GROUP; row += VECTOR_LANES) {
+        vf factor = negate ? vf_negate(vf_load(d + row)) : vf_load(d + row);
+        for (uint32_t part = 0; part < parts; part++) {
+            const uint8_t *at = from + part * KERNEL_ROW_GROUP + row;
+            vi subscale = is_signed ? vi_load_i8(at) : vi_load_u8(at);
+            subscale = offset ? vi_sub(subscale, vi_set1(offset)) : subscale;
+            vf_store(&to[part][row], vf_mul(factor, vf_from_int(subscale)));
+        }
+    }
+}
+
+/* Nibbles of 32-value blocks: quad j low, quad j + 4 high; fifth bits or a table where given. */
+INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const uint8_t *table,
+                          uint32_t blocks, struct panel *panel)
+{
+    const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
+    for (uint32_t b = 0; b < blocks; b++) {
+        for
+            EACH_PART(p)
+            {
+                vi bits = fifths ? vi_load(fifths + b * LINE_BYTES + p) : vi_set1(0);
+#pragma GCC unroll 4
+                for (int j = 0; j < 4; j++) {
+                    vi x = vi_load(lines + (b * 4 + (uint32_t)j) * LINE_BYTES + p);
+                    vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
+                    if (fifths) {
+                        first = vi_or(first, vi_and(vi_sll16(bits, 4 - j), fifth));
+                        second = vi_or(second, vi_and(vi_srl16(bits, j), fifth));
+                    }
+                    if (table) {
+                        first = vi_look_up(table, first);
+                        second = vi_look_up(table, second);
+                    }
+                    vi_store(panel->buffer[b][j] + p, first);
+                    vi_store(panel->buffer[b][4 + j] + p, second);
+                }
+            }
+    }
+    panel->q = panel->buffer[0][0];
+}
+
+#define F16_SECTION (2u * KERNEL_ROW_GROUP)
+
+static void panel_read_q4_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, NULL, NULL, blocks, panel);
+    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+}
+
+static void panel_read_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, NULL, NULL, blocks, panel);
+    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+    panel_read_f16(chunk + blocks * (4 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
+}
+
+static void panel_read_q5_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, blocks, panel);
+    panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
+}
+
+static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, blocks, panel);
+    panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
+    panel_read_f16(chunk + blocks * (5 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
+}
+
+static void panel_read_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel->q = chunk;
+    panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
+}
+
+#define FLIPPED(value) (uint8_t)((value) ^ PANEL_FLIP)
+static const uint8_t PANEL_IQ4_VALUES[16] = {
+    FLIPPED(-127), FLIPPED(-104), FLIPPED(-83), FLIPPED(-65), FLIPPED(-49), FLIPPED(-35),
+    FLIPPED(-22),  FLIPPED(-10),  FLIPPED(1),   FLIPPED(13),  FLIPPED(25),  FLIPPED(38),
+    FLIPPED(53),   FLIPPED(69),   FLIPPED(89),  FLIPPED(113)};
+
+static void panel_read_iq4_nl(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, blocks, panel);
+    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+}
+
+/* The rest have one block of 256. */
+
+static void panel_read_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, blocks, panel);
+    const uint8_t *low = chunk + 32 * LINE_BYTES;
+    const uint16_t *d = (const uint16_t *)(const void *)(low + 4 * KERNEL_ROW_GROUP);
+    for (uint32_t row = 0; row < KERNEL_ROW_GROUP; row += VECTOR_LANES) {
+        vf factor = vf_load_f16(d + row);
+        vi high = vi_load_u16(d + KERNEL_ROW_GROUP + row);
+#pragma GCC unroll 8
+        for (int b = 0; b < 8; b++) {
+            vi l = vi_load_u8(low + b / 2 * (int)KERNEL_ROW_GROUP + row);
+            l = vi_and(vi_srl32(l, b % 2 * 4), vi_set1(15));
+            vi h = vi_sll32(vi_and(vi_srl32(high, b * 2), vi_set1(3)), 4);
+            vi subscale = vi_sub(vi_or(l, h), vi_set1(32));
+            vf_store(&panel->scale[b][row], vf_mul(factor, vf_from_int(subscale)));
+        }
+    }
+}
+
+/* Six-bit scales and minimums of Q4_K and Q5_K, 12 bytes a row, then d and dmin. */
+INLINE void panel_six_bit(const uint8_t *from, struct panel *panel)
+{
+    uint8_t scales[8][KERNEL_ROW_GROUP], minimums[8][KERNEL_ROW_GROUP];
+    float d[2][KERNEL_ROW_GROUP];
+    const vi six = vi_set1_u8(63), low = vi_set1_u8(15), top = vi_set1_u8(0x30);
+    for
+        EACH_PART(p)
+        {
+            vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
+            vi c = vi_load(from + 2 * LINE_BYTES + p);
+            vi_store(scales[0] + p, vi_and(a, six));
+            vi_store(minimums[0] + p, vi_and(b, six));
+            vi_store(scales[4] + p, vi_or(vi_and(c, low), vi_and(vi_srl16(a, 2), top)));
+            vi_store(minimums[4] + p,
+                     vi_or(vi_and(vi_srl16(c, 4), low), vi_and(vi_srl16(b, 2), top)));
+        }
+    panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 2, d);
+    panel_scale(d[0], false, scales[0], 8, false, 0, panel->scale);
+    panel_scale(d[1], true, minimums[0], 8, false, 0, panel->minimum);
+}
+
+/* Q4_K and Q5_K: byte i of 32 has value i of two blocks in its nibbles. */
+INLINE void panel_nibble_pairs(const uint8_t *lines, const uint8_t *fifths, struct panel *panel)
+{
+    const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
+    for (uint32_t j = 0; j < 8; j++) {
+        for
+            EACH_PART(p)
+            {
+                vi bits = fifths ? vi_load(fifths + j * LINE_BYTES + p) : vi_set1(0);
+#pragma GCC unroll 4
+                for (int pair = 0; pair < 4; pair++) {
+                    vi x = vi_load(lines + ((uint32_t)pair * 8 + j) * LINE_BYTES + p);
+                    vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
+                    if (fifths) {
+                        vi turned =
+                            pair < 2 ? vi_sll16(bits, 4 - 2 * pair) : vi_srl16(bits, 2 * pair - 4);
+                        first = vi_or(first, vi_and(turned, fifth));
+                        turned =
+                            pair < 2 ? vi_sll16(bits, 3 - 2 * pair) : vi_srl16(bits, 2 * pair - 3);
+                        second = vi_or(second, vi_and(turned, fifth));
+                    }
+                    vi_store(panel->buffer[2 * pair][j] + p, first);
+                    vi_store(panel->buffer[2 * pair + 1][j] + p, second);
+                }
+            }
+    }
+    panel->q = panel->buffer[0][0];
+}
+
+static void panel_read_q4_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    panel_nibble_pairs(chunk, NULL, panel);
+    panel_six_bit(chunk + 32 * LINE_BYTES, panel);
+}
+
+static void panel_read_q5_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    panel_nibble_pairs(chunk, chunk + 32 * LINE_BYTES, panel);
+    panel_six_bit(chunk + 40 * LINE_BYTES, panel);
+}
+
+static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30);
+    const uint8_t *high = chunk + 32 * LINE_BYTES;
+    for (uint32_t half = 0; half < 2; half++) {
+        for (uint32_t j = 0; j < 8; j++) {
+            uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
+            for
+                EACH_PART(p)
+                {
+                    vi a = vi_load(chunk + (half * 16 + j) * LINE_BYTES + p);
+                    vi b = vi_load(chunk + (half * 16 + 8 + j) * LINE_BYTES + p);
+                    vi h = vi_load(high + (half * 8 + j) * LINE_BYTES + p);
+                    vi_store(out[0][j] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
+                    vi_store(out[1][j] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
+                    vi_store(out[2][j] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
+                    vi_store(out[3][j] + p,
+                             vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
+                }
+        }
+    }
+    panel->q = panel->buffer[0][0];
+    float d[1][KERNEL_ROW_GROUP];
+    const uint8_t *scales = chunk + 48 * LINE_BYTES;
+    panel_read_f16(scales + 16 * KERNEL_ROW_GROUP, 1, d);
+    panel_scale(d[0], false, scales, 16, true, 0, panel->scale);
+}
+
+/* Q2_K and Q3_K: byte i of 32 has value i of four blocks; the third bit of block b is bit b. */
+INLINE void panel_two_bit(const uint8_t *lines, const uint8_t *thirds, struct panel *panel)
+{
+    const vi low = vi_set1_u8(3), third = vi_set1_u8(4);
+    for (uint32_t j = 0; j < 8; j++) {
+        for
+            EACH_PART(p)
+            {
+                vi bits = thirds ? vi_load(thirds + j * LINE_BYTES + p) : vi_set1(0);
+#pragma GCC unroll 8
+                for (int b = 0; b < 8; b++) {
+                    vi x = vi_load(lines + ((uint32_t)b / 4 * 8 + j) * LINE_BYTES + p);
+                    x = vi_and(vi_srl16(x, b % 4 * 2), low);
+                    if (thirds) {
+                        vi turned = b < 2 ? vi_sll16(bits, 2 - b) : vi_srl16(bits, b - 2);
+                        x = vi_or(x, vi_and(turned, third));
+                    }
+                    vi_store(panel->buffer[b][j] + p, x);
+                }
+            }
+    }
+    panel->q = panel->buffer[0][0];
+}
+
+static void panel_read_q2_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    panel_two_bit(chunk, NULL, panel);
+    uint8_t scales[16][KERNEL_ROW_GROUP], minimums[16][KERNEL_ROW_GROUP];
+    float d[2][KERNEL_ROW_GROUP];
+    const uint8_t *from = chunk + 16 * LINE_BYTES;
+    const vi low = vi_set1_u8(15);
+    for (uint32_t p = 0; p < 16 * KERNEL_ROW_GROUP; p += VECTOR_BYTES) {
+        vi x = vi_load(from + p);
+        vi_store(scales[0] + p, vi_and(x, low));
+        vi_store(minimums[0] + p, vi_and(vi_srl16(x, 4), low));
+    }
+    panel_read_f16(from + 16 * KERNEL_ROW_GROUP, 2, d);
+    panel_scale(d[0], false, scales[0], 16, false, 0, panel->scale);
+    panel_scale(d[1], true, minimums[0], 16, false, 0, panel->minimum);
+}
+
+static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    panel_two_bit(chunk, chunk + 16 * LINE_BYTES, panel);
+    uint8_t scales[16][KERNEL_ROW_GROUP];
+    float d[1][KERNEL_ROW_GROUP];
+    const uint8_t *from = chunk + 24 * LINE_BYTES;
+    const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30);
+    for
+        EACH_PART(p)
+        {
+            vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
+            vi h = vi_load(from + 2 * LINE_BYTES + p);
+            vi_store(scales[0] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
+            vi_store(scales[4] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
+            vi_store(scales[8] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
+            vi_store(scales[12] + p,
+                     vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
+        }
+    panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 1, d);
+    panel_scale(d[0], false, scales[0], 16, false, 32, panel->scale);
+}
+
+static panel_read *const PANEL_READ[FORMAT_LIMIT] = {
+    [FORMAT_Q4_0] = panel_read_q4_0,     [FORMAT_Q4_1] = panel_read_q4_1,
+    [FORMAT_Q5_0] = panel_read_q5_0,     [FORMAT_Q5_1] = panel_read_q5_1,
+    [FORMAT_Q8_0] = panel_read_q8_0,     [FORMAT_Q2_K] = panel_read_q2_k,
+    [FORMAT_Q3_K] = panel_read_q3_k,     [FORMAT_Q4_K] = panel_read_q4_k,
+    [FORMAT_Q5_K] = panel_read_q5_k,     [FORMAT_Q6_K] = panel_read_q6_k,
+    [FORMAT_IQ4_NL] = panel_read_iq4_nl, [FORMAT_IQ4_XS] = panel_read_iq4_xs,
+};
+
+#endif

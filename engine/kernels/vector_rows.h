@@ -1,0 +1,198 @@
+/*
+ * What works along one row: quantising, norms, RoPE, activations, storing keys and values.
+ *
+ * Bodies for any number of lanes; scalar.c is the specification and also computes the ends of rows
+ * that fill no vector. Included after vector_math.h.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_ROWS_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_ROWS_H
+
+#include "base/check.h"
+#include "engine/kernels/block.h"
+#include "engine/kernels/math.h"
+#include "engine/kernels/scalar.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#define VECTORS_PER_BLOCK (BLOCK_VALUES / VECTOR_LANES)
+
+static void vector_quantize_block(const float *x, struct activation_block *out)
+{
+    vf values[VECTORS_PER_BLOCK];
+    vi largest = vi_set1(0);
+    for (uint32_t i = 0; i < VECTORS_PER_BLOCK; i++) {
+        values[i] = vf_load(x + i * VECTOR_LANES);
+        largest = vi_max_u32(largest, vi_and(vi_bits(values[i]), vi_set1(0x7FFFFFFF)));
+    }
+    uint32_t bits = vi_largest_u32(largest);
+    float amax;
+    memcpy(&amax, &bits, sizeof amax);
+    float inverse = 127.0f / amax;
+    if (bits >= 0x7F800000u || !(inverse < INFINITY)) {
+        memset(out->q, 0, sizeof out->q);
+        activation_block_finish(out, bits >= 0x7F800000u ? NAN : 0.0f);
+        return;
+    }
+    float d = amax / 127.0f;
+    vi sums[2] = {vi_set1(0), vi_set1(0)};
+    for (uint32_t i = 0; i < VECTORS_PER_BLOCK; i++) {
+        vi q = vi_round(vf_mul(values[i], vf_set1(inverse)));
+        vi *sum = &sums[i * VECTOR_LANES / 16];
+        *sum = vi_add(*sum, q);
+        vi_store_i8(out->q + i * VECTOR_LANES, q);
+    }
+    for (int half = 0; half < 2; half++) {
+        out->half_sum[half] = vi_sum(sums[half]);
+        out->half_sum_scaled[half] = d * (float)out->half_sum[half];
+    }
+    out->d = d;
+    out->sum = out->half_sum[0] + out->half_sum[1];
+    out->sum_scaled = d * (float)out->sum;
+    out->unused = 0;
+}
+
+static uint64_t vector_quantized_row_bytes(uint32_t k)
+{
+    return (uint64_t)activation_stride(k) * sizeof(struct activation_block);
+}
+
+static void vector_quantize(const struct activations *activations, uint32_t first, uint32_t count)
+{
+    CHECK(first + count <= activations->row_count);
+    uint32_t k = activations->k;
+    for (uint32_t r = first; r < first + count; r++) {
+        const float *x = activations->x + (uint64_t)r * k;
+        struct activation_block *out = activations->quantized;
+        out += (uint64_t)r * activation_stride(k);
+        uint32_t i = 0;
+        for (; i + BLOCK_VALUES <= k; i += BLOCK_VALUES) {
+            vector_quantize_block(x + i, out++);
+        }
+        if (i < k) {
+            float padded[BLOCK_VALUES] = {0};
+            memcpy(padded, x + i, (k - i) * sizeof *x);
+            vector_quantize_block(padded, out);
+        }
+    }
+}
+
+static void vector_rms_norm(const float *x, const float *weight, float eps, uint32_t n, float *out)
+{
+    struct lanes lanes;
+    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+        lanes.at[j] = vf_set1(0.0f);
+    }
+    uint32_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+            vf value = vf_load(x + i + j * VECTOR_LANES);
+            lanes.at[j] = vf_fma(value, value, lanes.at[j]);
+        }
+    }
+    if (i < n) { /* squares are not negative: adding 0 changes nothing */
+        float padded[16] = {0};
+        memcpy(padded, x + i, (n - i) * sizeof *x);
+        for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+            vf value = vf_load(padded + j * VECTOR_LANES);
+            lanes.at[j] = vf_fma(value, value, lanes.at[j]);
+        }
+    }
+    float mean = lanes_sum(lanes) / (float)n;
+    float r = 1.0f / sqrtf(mean + eps);
+    for (i = 0; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+        vf value = vf_mul(vf_load(x + i), vf_set1(r));
+        vf_store(out + i, vf_mul(value, vf_load(weight + i)));
+    }
+    for (; i < n; i++) {
+        out[i] = x[i] * r * weight[i];
+    }
+}
+
+static void vector_rope(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox)
+{
+    uint32_t half = rotary / 2;
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= half; i += VECTOR_LANES) {
+        vf x, y, c = vf_load(cos + i), s = vf_load(sin + i);
+        if (neox) {
+            x = vf_load(head + i);
+            y = vf_load(head + half + i);
+        } else {
+            vf_load_pairs(head + 2 * i, &x, &y);
+        }
+        vf a = vf_fma(x, c, vf_negate(vf_mul(y, s)));
+        vf b = vf_fma(y, c, vf_mul(x, s));
+        if (neox) {
+            vf_store(head + i, a);
+            vf_store(head + half + i, b);
+        } else {
+            vf_store_pairs(head + 2 * i, a, b);
+        }
+    }
+    for (; i < half; i++) {
+        float *a = neox ? head + i : head + 2 * i;
+        float *b = neox ? a + half : a + 1;
+        float x = *a, y = *b;
+        *a = fmaf(x, cos[i], -(y * sin[i]));
+        *b = fmaf(y, cos[i], x * sin[i]);
+    }
+}
+
+static void vector_silu_multiply(float *gate, const float *up, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+        vf_store(gate + i, vf_mul(vf_silu(vf_load(gate + i)), vf_load(up + i)));
+    }
+    SCALAR_KERNELS.silu_multiply(gate + i, up + i, n - i);
+}
+
+static void vector_gelu_multiply(float *gate, const float *up, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+        vf_store(gate + i, vf_mul(vf_gelu(vf_load(gate + i)), vf_load(up + i)));
+    }
+    SCALAR_KERNELS.gelu_multiply(gate + i, up + i, n - i);
+}
+
+static void vector_add(float *x, const float *y, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+        vf_store(x + i, vf_add(vf_load(x + i), vf_load(y + i)));
+    }
+    SCALAR_KERNELS.add(x + i, y + i, n - i);
+}
+
+/* Saturated; NaN stays NaN, since vf_min and vf_max give their second operand then. */
+INLINE vf vf_saturate_f16(vf value)
+{
+    return vf_min(vf_set1(65504.0f), vf_max(vf_set1(-65504.0f), value));
+}
+
+static void vector_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head,
+                            uint64_t slot, const float *key, const float *value)
+{
+    uint32_t page = (uint32_t)(slot / kv->page_size);
+    uint32_t offset = (uint32_t)(slot % kv->page_size);
+    uint16_t *keys = kv_keys(kv, page, layer, kv_head) + offset;
+    uint16_t *values = kv_values(kv, page, layer, kv_head) + (uint64_t)offset * kv->head_dim;
+    uint64_t stride = kv->page_size;
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= kv->head_dim; i += VECTOR_LANES) {
+        uint16_t halves[VECTOR_LANES];
+        vf_store_f16(halves, vf_saturate_f16(vf_load(key + i)));
+        for (uint32_t j = 0; j < VECTOR_LANES; j++) {
+            keys[(i + j) * stride] = halves[j];
+        }
+        vf_store_f16(values + i, vf_saturate_f16(vf_load(value + i)));
+    }
+    for (; i < kv->head_dim; i++) {
+        keys[i * stride] = math_f32_to_f16(key[i]);
+        values[i] = math_f32_to_f16(value[i]);
+    }
+}
+
+#endif
