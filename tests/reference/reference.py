@@ -24,7 +24,6 @@ class Family:
     scaled_embedding: bool = False
     window_period: int = 0  # every n-th layer sees everything, the others only the window
     local_base: float | None = None  # RoPE base of layers with a window
-    global_window: bool = False  # the window holds for every layer
 
 
 FAMILIES = {
@@ -38,7 +37,8 @@ FAMILIES = {
 
 
 class Reference:
-    def __init__(self, path):
+    def __init__(self, path, context=None):
+        """`context`: the longest sequence served, which longrope chooses its factors by."""
         self.reader = gguf.GGUFReader(path)
         self.tensors = {tensor.name: tensor for tensor in self.reader.tensors}
         self.cache = {}
@@ -56,6 +56,7 @@ class Reference:
         self.window = self.key("attention.sliding_window", 0)
         self.attention_cap = self.key("attn_logit_softcapping", 0.0)
         self.final_cap = self.key("final_logit_softcapping", 0.0)
+        self.context = context or self.key("context_length")
 
     def value(self, key, default=None):
         field = self.reader.fields.get(key)
@@ -78,7 +79,7 @@ class Reference:
 
     # RoPE
 
-    def frequencies(self, local, length):
+    def frequencies(self, local):
         """Angles per position [rotary/2] and the factor on sine and cosine."""
         half = self.rotary // 2
         base = self.family.local_base if local and self.family.local_base else self.base
@@ -91,7 +92,7 @@ class Reference:
         magnitude = 1.0
         table = self.optional("rope_freqs.weight")
         if kind == "longrope":
-            which = "long" if length > original else "short"
+            which = "long" if self.context > original else "short"
             table = self.tensor(f"rope_factors_{which}.weight")
             magnitude = self.key("rope.scaling.attn_factor", 1.0)
         if table is not None:
@@ -111,9 +112,9 @@ class Reference:
             magnitude = self.key("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(factor))
         return inverse, magnitude
 
-    def rotate(self, heads, local, length):
+    def rotate(self, heads, local):
         """heads [positions][heads][head_dim]"""
-        inverse, magnitude = self.frequencies(local, length)
+        inverse, magnitude = self.frequencies(local)
         angles = np.arange(heads.shape[0], dtype=np.float64)[:, None] * inverse
         cos = (np.cos(angles) * magnitude).astype(np.float32)[:, None, :]
         sin = (np.sin(angles) * magnitude).astype(np.float32)[:, None, :]
@@ -138,7 +139,7 @@ class Reference:
         bias = self.optional(f"{prefix}{name}.bias")
         return y if bias is None else y + bias
 
-    def attention(self, x, index, prefix, length):
+    def attention(self, x, index, prefix):
         family, n, dim = self.family, x.shape[0], self.head_dim
         query, keys = self.heads * dim, self.kv_heads * dim
         if f"{prefix}attn_qkv.weight" in self.tensors:
@@ -152,10 +153,8 @@ class Reference:
                 q = self.norm(q, weight)
             elif weight is not None:
                 k = self.norm(k, weight)
-        local = family.global_window or (
-            family.window_period > 0 and (index + 1) % family.window_period != 0
-        )
-        q, k = self.rotate(q, local, length), self.rotate(k, local, length)
+        local = family.window_period > 0 and (index + 1) % family.window_period != 0
+        q, k = self.rotate(q, local), self.rotate(k, local)
         group = self.heads // self.kv_heads
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
         scores = np.einsum("qhd,khd->hqk", q, k) / np.float32(math.sqrt(dim))
@@ -191,7 +190,7 @@ class Reference:
         for index in range(self.layers):
             prefix = f"blk.{index}."
             y = self.norm(x, self.tensor(f"{prefix}attn_norm.weight"))
-            y = self.attention(y, index, prefix, len(tokens))
+            y = self.attention(y, index, prefix)
             post = self.optional(f"{prefix}post_attention_norm.weight")
             x = x + (y if post is None else self.norm(y, post))
             y = self.feed(self.norm(x, self.tensor(f"{prefix}ffn_norm.weight")), prefix)

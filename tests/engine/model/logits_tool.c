@@ -4,6 +4,8 @@
  *   logits_tool MODEL [--backend quantized|openblas] [--kernels NAME] [--threads N] [--chunk ROWS]
  *               [--page-size TOKENS] [--context TOKENS]
  *     stdin: one prompt per line, token ids; stdout: float32 [positions][vocabulary] of each.
+ *   logits_tool MODEL --greedy N [as above]
+ *     stdout: a line of N token ids for each prompt, always the largest logit's.
  *   logits_tool MODEL --bench [--prompt N] [--generate N] [--batch N] [--profile] [as above]
  *     stdout: tokens per second of prefill and of decoding `batch` sequences together.
  *
@@ -17,13 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct tool {
     const char *path, *backend, *kernels;
     unsigned threads;
     uint32_t chunk, page_size, context;
     bool bench, profile;
-    uint32_t prompt, generate, batch;
+    uint32_t prompt, generate, batch, greedy;
     struct gguf *gguf;
     struct model_config config;
     struct workers *workers;
@@ -39,13 +42,19 @@ static void die(const struct error *error)
 
 static void parse(struct tool *tool, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"backend", required_argument, NULL, 'b'},   {"kernels", required_argument, NULL, 'k'},
-        {"threads", required_argument, NULL, 't'},   {"chunk", required_argument, NULL, 'c'},
-        {"page-size", required_argument, NULL, 'p'}, {"context", required_argument, NULL, 'x'},
-        {"bench", no_argument, NULL, 'B'},           {"prompt", required_argument, NULL, 'P'},
-        {"generate", required_argument, NULL, 'G'},  {"batch", required_argument, NULL, 'N'},
-        {"profile", no_argument, NULL, 'F'},         {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
+                                            {"kernels", required_argument, NULL, 'k'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"chunk", required_argument, NULL, 'c'},
+                                            {"page-size", required_argument, NULL, 'p'},
+                                            {"context", required_argument, NULL, 'x'},
+                                            {"bench", no_argument, NULL, 'B'},
+                                            {"prompt", required_argument, NULL, 'P'},
+                                            {"generate", required_argument, NULL, 'G'},
+                                            {"batch", required_argument, NULL, 'N'},
+                                            {"profile", no_argument, NULL, 'F'},
+                                            {"greedy", required_argument, NULL, 'Y'},
+                                            {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         uint32_t number = optarg != NULL ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -79,6 +88,9 @@ static void parse(struct tool *tool, int argc, char **argv)
             break;
         case 'N':
             tool->batch = number;
+            break;
+        case 'Y':
+            tool->greedy = number;
             break;
         case 'F':
             tool->profile = true;
@@ -134,6 +146,27 @@ static void make_pages(const struct tool *tool, uint32_t *pages, uint32_t sequen
 
 /* ---- Logits of every position ---- */
 
+static void run_greedy(struct tool *tool, const uint32_t *tokens, uint32_t count,
+                       const uint32_t *pages, float *logits)
+{
+    uint32_t done = 0, token = 0;
+    for (uint32_t made = 0; made < tool->greedy; ++made) {
+        uint32_t now = made == 0 ? count : 1, last;
+        for (; now > 0; now -= last + 1, done += last + 1) {
+            last = (now < tool->chunk ? now : tool->chunk) - 1;
+            struct batch_sequence sequence = {0, last + 1, done, pages, tool->sequence_pages};
+            struct batch batch = {last + 1, made == 0 ? tokens + done : &token, 1, &sequence, 1,
+                                  &last};
+            tool->model->ops->forward(tool->model, &batch);
+        }
+        tool->model->ops->logits(tool->model, 0, 1, logits);
+        token = 0;
+        for (uint32_t i = 1; i < tool->model->vocabulary; ++i)
+            token = logits[i] > logits[token] ? i : token;
+        printf("%u%c", token, made + 1 < tool->greedy ? ' ' : '\n');
+    }
+}
+
 static void run_prompt(struct tool *tool, const uint32_t *tokens, uint32_t count,
                        const uint32_t *pages, uint32_t *rows, float *logits)
 {
@@ -179,7 +212,10 @@ static void run_prompts(struct tool *tool)
             }
             tokens[count++] = (uint32_t)token;
         }
-        run_prompt(tool, tokens, count, pages, rows, logits);
+        if (tool->greedy > 0)
+            run_greedy(tool, tokens, count, pages, logits);
+        else
+            run_prompt(tool, tokens, count, pages, rows, logits);
     }
     free(line);
     free(tokens);
@@ -189,6 +225,21 @@ static void run_prompts(struct tool *tool)
 }
 
 /* ---- Benchmark ---- */
+
+/* Processor time of all threads: what a busy machine does not blur. */
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void print_rate(const struct tool *tool, const char *what, uint32_t tokens, double seconds,
+                       double cpu)
+{
+    printf("%s %u × %u: %.1f tok/s, %.1f per processor second\n", what, tool->batch, tokens,
+           tool->batch * tokens / seconds, tool->batch * tokens / cpu);
+}
 
 static void print_profile(const struct tool *tool, const uint64_t *before)
 {
@@ -276,16 +327,16 @@ static void bench(struct tool *tool)
     if (tool->prompt > 0) {
         bench_prefill(tool, tokens, sequences, logits); /* warm up */
         profile_copy(tool, before);
+        double cpu = cpu_seconds();
         double seconds = bench_prefill(tool, tokens, sequences, logits);
-        printf("prefill %u × %u: %.1f tok/s\n", tool->batch, tool->prompt,
-               tool->batch * tool->prompt / seconds);
+        print_rate(tool, "prefill", tool->prompt, seconds, cpu_seconds() - cpu);
         print_profile(tool, before);
     }
     if (tool->generate > 0) {
         profile_copy(tool, before);
+        double cpu = cpu_seconds();
         double seconds = bench_decode(tool, tokens, sequences, rows, logits);
-        printf("decode %u × %u: %.1f tok/s\n", tool->batch, tool->generate,
-               tool->batch * tool->generate / seconds);
+        print_rate(tool, "decode", tool->generate, seconds, cpu_seconds() - cpu);
         print_profile(tool, before);
     }
     free(tokens);

@@ -1,0 +1,280 @@
+/*
+ * One arithmetic: the same tokens give the same logits, bit for bit, however they are computed.
+ *
+ * The answer to compare with is the plainest run: scalar kernels, one thread, one token at a time,
+ * pages of 16, alone. Then chunks, threads, page sizes, kernels, neighbours in the batch and the
+ * order of pages in the pool are varied, on every family and in several formats; each must be
+ * memcmp-equal.
+ */
+#include "engine/model/model.h"
+#include "tests/engine/model/made_up.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TOKENS 90u /* more than a tile of keys and several pages */
+#define ROWS_MAX 160u
+#define SEQUENCES 3u
+#define CONTEXT 256u
+
+struct way {
+    const struct kernels *kernels;
+    unsigned threads;
+    uint32_t chunk;
+    uint32_t page_size;
+    bool neighbours; /* two other sequences in every step, with other lengths */
+    bool last_only;  /* ask for the logits of each chunk's last row only */
+};
+
+struct runner {
+    struct gguf *gguf;
+    struct model_config config;
+    struct workers *workers;
+    struct backend *backend;
+    uint32_t pages[SEQUENCES][CONTEXT / 8];
+    uint32_t page_count; /* of one sequence */
+};
+
+static void runner_start(struct runner *runner, const char *path, const struct way *way)
+{
+    struct error error;
+    ck_assert(gguf_open(path, &runner->gguf, &error) == STATUS_OK);
+    ck_assert_msg(model_describe(runner->gguf, &runner->config, &error) == STATUS_OK, "%s",
+                  error.message);
+    ck_assert(workers_create(way->threads, &runner->workers, &error) == STATUS_OK);
+    runner->page_count = CONTEXT / way->page_size;
+    struct backend_options options = {
+        .kernels = way->kernels,
+        .workers = runner->workers,
+        .backend = "quantized",
+        .page_size = way->page_size,
+        .page_count = 1 + SEQUENCES * runner->page_count,
+        .max_batch_rows = ROWS_MAX,
+        .max_sequences = SEQUENCES,
+        .logits_rows_max = 7,
+        .context = CONTEXT,
+    };
+    ck_assert_msg(model_backend_create(runner->gguf, &runner->config, &options, NULL, NULL,
+                                       &runner->backend, &error) == STATUS_OK,
+                  "%s", error.message);
+    uint32_t total = SEQUENCES * runner->page_count;
+    for (uint32_t i = 0; i < total; ++i) /* scattered: 37 is prime to every total here */
+        runner->pages[i % SEQUENCES][i / SEQUENCES] = 1 + (i * 37 + way->chunk) % total;
+}
+
+static void runner_stop(struct runner *runner)
+{
+    runner->backend->ops->destroy(runner->backend);
+    workers_destroy(runner->workers);
+    gguf_close(runner->gguf);
+}
+
+static uint32_t token_at(const struct runner *runner, uint32_t sequence, uint32_t position)
+{
+    return (position * 61 + sequence * 101 + position * position * 7) % runner->config.vocabulary;
+}
+
+/* One step: `counts` rows of each sequence, after those that `done` says are computed. The logits
+   of sequence 0's rows go to their place in `out`. */
+static void step(struct runner *runner, const uint32_t *counts, uint32_t *done, bool last_only,
+                 float *out)
+{
+    uint32_t tokens[ROWS_MAX], rows[ROWS_MAX], row = 0, wanted = 0, sequence_count = 0;
+    uint32_t first_own = 0, last_row = 0;
+    struct batch_sequence sequences[SEQUENCES];
+    for (uint32_t i = 0; i < SEQUENCES; ++i) {
+        uint32_t s = SEQUENCES - 1 - i; /* ours comes last */
+        if (counts[s] == 0)
+            continue;
+        sequences[sequence_count++] =
+            (struct batch_sequence){row, counts[s], done[s], runner->pages[s], runner->page_count};
+        if (s != 0) /* neighbours want one row, so that rows of `hidden` are not the batch's */
+            rows[wanted++] = row + counts[s] / 2;
+        for (uint32_t j = 0; j < counts[s]; ++j, ++row) {
+            tokens[row] = token_at(runner, s, done[s] + j);
+            if (s == 0 && (!last_only || j + 1 == counts[s])) {
+                if (j == 0 || last_only)
+                    first_own = wanted;
+                rows[wanted++] = row;
+                last_row = j;
+            }
+        }
+    }
+    struct batch batch = {row, tokens, sequence_count, sequences, wanted, rows};
+    runner->backend->ops->forward(runner->backend, &batch);
+    uint32_t position = last_only ? done[0] + last_row : done[0];
+    for (uint32_t at = first_own; at < wanted;) {
+        uint32_t most = runner->backend->logits_rows_max;
+        uint32_t now = wanted - at < most ? wanted - at : most;
+        runner->backend->ops->logits(runner->backend, at, now,
+                                     out + (size_t)position * runner->config.vocabulary);
+        at += now;
+        position += now;
+    }
+    for (uint32_t s = 0; s < SEQUENCES; ++s)
+        done[s] += counts[s];
+}
+
+/* Logits [TOKENS][vocabulary]; rows that were not asked for stay 0. */
+static float *run(const char *path, const struct way *way)
+{
+    struct runner runner;
+    runner_start(&runner, path, way);
+    float *out = calloc((size_t)TOKENS * runner.config.vocabulary, sizeof *out);
+    ck_assert_ptr_nonnull(out);
+    uint32_t done[SEQUENCES] = {0};
+    while (done[0] < TOKENS) {
+        uint32_t left = TOKENS - done[0];
+        uint32_t counts[SEQUENCES] = {left < way->chunk ? left : way->chunk, 0, 0};
+        if (way->neighbours) {
+            counts[1] = done[1] < 100 ? 1 + done[1] % 5 : 1;
+            counts[2] = done[2] == 0 ? 33 : 1;
+        }
+        step(&runner, counts, done, way->last_only, out);
+    }
+    runner_stop(&runner);
+    return out;
+}
+
+static uint32_t vocabulary; /* of the model under test */
+
+static void same(const char *path, const float *wanted, const struct way *way, const char *label)
+{
+    float *got = run(path, way);
+    for (uint32_t position = 0; position < TOKENS; ++position) {
+        bool asked = !way->last_only || position + 1 == TOKENS || (position + 1) % way->chunk == 0;
+        if (!asked)
+            continue;
+        const size_t at = (size_t)position * vocabulary;
+        ck_assert_msg(memcmp(wanted + at, got + at, vocabulary * sizeof(float)) == 0,
+                      "%s: kernels %s, %u threads, chunks of %u, pages of %u%s%s: the logits of "
+                      "position %u differ",
+                      label, way->kernels->name, way->threads, way->chunk, way->page_size,
+                      way->neighbours ? ", with neighbours" : "",
+                      way->last_only ? ", last rows only" : "", position);
+    }
+    free(got);
+}
+
+/* Vary one thing at a time, and then several. */
+static void exact(const struct made_up *spec, const char *label)
+{
+    char path[64];
+    made_up_write(spec, path);
+    vocabulary = spec->vocabulary;
+    const struct kernels *const *all = kernels_available();
+    struct way plain = {all[0], 1, 1, 16, false, false};
+    float *wanted = run(path, &plain);
+    bool differs = false; /* the test can fail: positions have logits of their own */
+    for (uint32_t i = 1; i < TOKENS; ++i)
+        differs |= memcmp(wanted, wanted + (size_t)i * vocabulary, 4 * vocabulary) != 0;
+    ck_assert(differs);
+    for (size_t k = 0; all[k] != NULL; ++k) {
+        const struct way ways[] = {
+            {all[k], 1, 1, 16, false, false},      {all[k], 1, 7, 16, false, false},
+            {all[k], 1, 64, 16, false, false},     {all[k], 1, TOKENS, 16, false, false},
+            {all[k], 2, 1, 16, false, false},      {all[k], 3, 7, 16, false, false},
+            {all[k], 2, TOKENS, 16, false, false}, {all[k], 3, 64, 16, false, false},
+            {all[k], 1, 7, 8, false, false},       {all[k], 2, 64, 32, false, false},
+            {all[k], 1, TOKENS, 64, false, false}, {all[k], 1, 1, 16, true, false},
+            {all[k], 2, 7, 8, true, false},        {all[k], 3, 64, 64, true, false},
+            {all[k], 2, TOKENS, 32, true, false},  {all[k], 2, 1, 64, true, true},
+            {all[k], 1, 30, 16, false, true},      {all[k], 2, TOKENS, 16, true, true},
+        };
+        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; ++i)
+            same(path, wanted, &ways[i], label);
+    }
+    free(wanted);
+    unlink(path);
+}
+
+START_TEST(test_formats)
+{
+    static const enum tensor_format formats[] = {FORMAT_Q4_1, FORMAT_Q8_0, FORMAT_F16, FORMAT_BF16,
+                                                 FORMAT_F32};
+    struct made_up spec = made_up_default(formats[_i]);
+    spec.embedding_format = formats[(_i + 1) % 5];
+    spec.separate_output = _i % 2 == 1;
+    exact(&spec, format_info(formats[_i])->name);
+}
+END_TEST
+
+START_TEST(test_families)
+{
+    static const char *const families[] = {"qwen2", "qwen3", "gemma2", "gemma3", "phi3"};
+    struct made_up spec = made_up_default(FORMAT_Q8_0);
+    spec.family = families[_i];
+    if (strncmp(spec.family, "gemma", 5) == 0) {
+        spec.window = 20;
+        spec.layers = 7;
+    }
+    exact(&spec, spec.family);
+}
+END_TEST
+
+/* Heads that do not fill row groups alone, and odd numbers of them. */
+START_TEST(test_odd_heads)
+{
+    struct made_up spec = made_up_default(FORMAT_F16);
+    spec.embedding_format = FORMAT_Q8_0;
+    spec.heads = spec.kv_heads = 3;
+    spec.head_dim = 8;
+    exact(&spec, "3 heads of 8");
+    spec.heads = 6;
+    spec.head_dim = 24;
+    exact(&spec, "6 heads of 24");
+}
+END_TEST
+
+/* A page copied and written on leaves the original as it was. */
+START_TEST(test_copy_page)
+{
+    char path[64];
+    struct made_up spec = made_up_default(FORMAT_Q4_1);
+    struct way way = {kernels_available()[0], 2, 20, 8, false, false};
+    struct runner runner;
+    made_up_write(&spec, path);
+    vocabulary = spec.vocabulary;
+    float *wanted = run(path, &way);
+    float *got = calloc((size_t)TOKENS * vocabulary, sizeof *got);
+    ck_assert_ptr_nonnull(got);
+    runner_start(&runner, path, &way);
+    uint32_t done[SEQUENCES] = {0}, counts[SEQUENCES] = {20, 0, 0};
+    step(&runner, counts, done, false, got);
+    uint32_t copied = runner.pages[1][5]; /* a page of a sequence that is not there */
+    runner.backend->ops->copy_page(runner.backend, runner.pages[0][2], copied);
+    uint32_t original = runner.pages[0][2];
+    runner.pages[0][2] = copied; /* positions 16 … 23: four are there */
+    counts[0] = 30;
+    step(&runner, counts, done, false, got);
+    ck_assert(memcmp(wanted, got, 50u * vocabulary * sizeof *got) == 0);
+    runner.pages[0][2] = original; /* and the original has not changed: positions 20 … again */
+    done[0] = 20;
+    memset(got + 20u * vocabulary, 0, 30u * vocabulary * sizeof *got);
+    step(&runner, counts, done, false, got);
+    ck_assert(memcmp(wanted, got, 50u * vocabulary * sizeof *got) == 0);
+    runner_stop(&runner);
+    free(wanted);
+    free(got);
+    unlink(path);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("exactness");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, test_formats, 0, 5);
+    tcase_add_loop_test(tcase, test_families, 0, 5);
+    tcase_add_test(tcase, test_odd_heads);
+    tcase_add_test(tcase, test_copy_page);
+    Suite *suite = suite_create("exactness");
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
