@@ -107,16 +107,10 @@ static bool is_replaced(const struct made_up *spec, const char *key)
 
 static bool is_family_key(const struct made_up *spec, const char *key)
 {
-    static const char *const known[] = {"block_count",
-                                        "embedding_length",
-                                        "feed_forward_length",
-                                        "attention.head_count",
-                                        "attention.head_count_kv",
-                                        "context_length",
-                                        "attention.key_length",
-                                        "attention.value_length",
-                                        "attention.sliding_window",
-                                        "attention.layer_norm_rms_epsilon"};
+    static const char *const known[] = {
+        "block_count",          "embedding_length",        "feed_forward_length",
+        "attention.head_count", "attention.head_count_kv", "context_length",
+        "attention.key_length", "attention.value_length",  "attention.sliding_window"};
     size_t prefix = strlen(spec->family) + 1;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i)
         if (strlen(key) > prefix && strcmp(key + prefix, known[i]) == 0)
