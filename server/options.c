@@ -301,12 +301,14 @@ static enum status set_choice(const struct spec *spec, const char *choices, cons
     *index = choice_index(choices, text);
     if (*index >= 0)
         return STATUS_OK;
-    char wanted[128];
-    snprintf(wanted, sizeof wanted, "one of %s", choices);
-    for (char *at = wanted; *at; at++) {
+    char wanted[128] = "one of ";
+    size_t length = strlen(wanted);
+    for (const char *at = choices; *at && length + 3 < sizeof wanted; at++) {
+        wanted[length++] = *at == '|' ? ',' : *at;
         if (*at == '|')
-            *at = ',';
+            wanted[length++] = ' ';
     }
+    wanted[length] = '\0';
     return bad_value(spec, from, text, wanted, error);
 }
 

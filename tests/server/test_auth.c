@@ -1,0 +1,129 @@
+/* API keys: which files are taken, which keys open, and that their salts are apart and last. */
+#include "server/auth.h"
+
+#include "base/limits.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char path[] = "/tmp/quire-test-auth-XXXXXX";
+static struct error error;
+
+static enum status load(const char *text, struct auth **out)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+    error_clear(&error);
+    return auth_load(path, out, &error);
+}
+
+START_TEST(test_keys_open)
+{
+    struct auth *auth;
+    uint64_t one = 0, two = 0, none = 7;
+    ck_assert_int_eq(load("# ours\n\n  sk-one \r\nsk-two\n", &auth), STATUS_OK);
+    ck_assert_uint_eq(auth_key_count(auth), 2);
+    ck_assert(auth_allows(auth, "Bearer sk-one", &one));
+    ck_assert(auth_allows(auth, "bearer  sk-two ", &two));
+    ck_assert(one && two && one != two);
+    ck_assert(!auth_allows(auth, "Bearer sk-on", &none));
+    ck_assert_uint_eq(none, 0);
+    ck_assert(!auth_allows(auth, "Bearer sk-one2", &none));
+    ck_assert(!auth_allows(auth, "Bearer ", &none));
+    ck_assert(!auth_allows(auth, "Bearer", &none));
+    ck_assert(!auth_allows(auth, "sk-one", &none));
+    ck_assert(!auth_allows(auth, "Basic sk-one", &none));
+    ck_assert(!auth_allows(auth, NULL, &none));
+    uint64_t again = 0;
+    struct auth *later;
+    ck_assert_int_eq(load("other\nsk-one\n", &later), STATUS_OK);
+    ck_assert(auth_allows(later, "Bearer sk-one", &again));
+    ck_assert_uint_eq(again, one);
+    auth_destroy(later);
+    auth_destroy(auth);
+}
+END_TEST
+
+START_TEST(test_long_keys)
+{
+    char text[2 * LIMIT_API_KEY_BYTES];
+    char header[3 * LIMIT_API_KEY_BYTES];
+    struct auth *auth;
+    uint64_t salt;
+    memset(text, 'k', sizeof text);
+    text[LIMIT_API_KEY_BYTES - 1] = '\0';
+    ck_assert_int_eq(load(text, &auth), STATUS_OK);
+    snprintf(header, sizeof header, "Bearer %s", text);
+    ck_assert(auth_allows(auth, header, &salt));
+    snprintf(header, sizeof header, "Bearer %sk", text);
+    ck_assert(!auth_allows(auth, header, &salt));
+    snprintf(header, sizeof header, "Bearer %skkkkkkk", text);
+    ck_assert(!auth_allows(auth, header, &salt));
+    auth_destroy(auth);
+    text[LIMIT_API_KEY_BYTES - 1] = 'k';
+    text[LIMIT_API_KEY_BYTES] = '\0';
+    ck_assert_int_eq(load(text, &auth), STATUS_INVALID);
+}
+END_TEST
+
+START_TEST(test_bad_files)
+{
+    struct auth *auth;
+    ck_assert_int_eq(load("", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("# nothing\n\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("a key\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("good\nk\xc3\xa9y\n", &auth), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.message, "line 2"));
+    ck_assert_ptr_null(strstr(error.message, "good"));
+    ck_assert_int_eq(load("same\nother\nsame\n", &auth), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.message, "line 3"));
+    ck_assert_ptr_null(strstr(error.message, "same"));
+    ck_assert_int_eq(auth_load("/nonexistent/keys", &auth, &error), STATUS_IO);
+    ck_assert_ptr_null(auth);
+}
+END_TEST
+
+START_TEST(test_many_keys)
+{
+    char text[16 * (LIMIT_API_KEYS + 1)] = "";
+    size_t length = 0;
+    struct auth *auth;
+    uint64_t salt;
+    for (unsigned i = 0; i < LIMIT_API_KEYS; i++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "key-%u\n", i);
+    ck_assert_int_eq(load(text, &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer key-0", &salt));
+    ck_assert(auth_allows(auth, "Bearer key-255", &salt));
+    ck_assert(!auth_allows(auth, "Bearer key-256", &salt));
+    auth_destroy(auth);
+    snprintf(text + length, sizeof text - length, "one-more\n");
+    ck_assert_int_eq(load(text, &auth), STATUS_INVALID);
+}
+END_TEST
+
+int main(void)
+{
+    int fd = mkstemp(path);
+    if (fd < 0 || fchmod(fd, 0600))
+        return 1;
+    close(fd);
+    Suite *suite = suite_create("auth");
+    TCase *tests = tcase_create("auth");
+    tcase_add_test(tests, test_keys_open);
+    tcase_add_test(tests, test_long_keys);
+    tcase_add_test(tests, test_bad_files);
+    tcase_add_test(tests, test_many_keys);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    unlink(path);
+    return failed != 0;
+}
