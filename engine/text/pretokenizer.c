@@ -57,28 +57,39 @@
 #define CJK "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
 /* DeepSeek's letters: \p{L} of Latin, Greek, Cyrillic, Armenian, Georgian, Cherokee and the like,
    as its tokenizer.json lists them. */
-#define DEEPSEEK_LETTERS                                                                                                                                                                                         \
-    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-"                                                                                          \
-    "ᲺᲽ-"                                                                                                                                                                                                    \
-    "Ჿᴀ-"                                                                                                                                                                                                    \
-    "ᴫᵫ-"                                                                                                                                                                                                    \
-    "ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-"                                                                                                                                                                               \
-    "ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-" \
-    "ꚛꜢ-"                                                                                                                                                                                                    \
-    "ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"                                                                                                                       \
-    "𐲲𐳀-"                                                                                                                                                                                                  \
-    "𐳲𑢠-"                                                                                                                                                                                                  \
-    "𑣟𞤀-"                                                                                                                                                                                                  \
-    "𞥃"
+#define DEEPSEEK_LETTERS                                                                           \
+    "A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"                 \
+    "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}"         \
+    "\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}"                  \
+    "\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}"                       \
+    "\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}"                 \
+    "\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}"                 \
+    "\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}"        \
+    "\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}"           \
+    "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}"                   \
+    "\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}"                  \
+    "\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}"         \
+    "\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}\\x{2183}"         \
+    "\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}\\x{2cf2}\\x{2cf3}"         \
+    "\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}"                 \
+    "\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}"                 \
+    "\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}\\x{104b0}-\\x{104d3}"             \
+    "\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}"         \
+    "\\x{1e900}-\\x{1e943}"
 #define DEEPSEEK_LLM                                                                               \
-    "[\\r\\n]", SPACE "?[" DEEPSEEK_LETTERS "]+", SPACE "?[!-/:-~！-／：-～‘-‟　-。]+",            \
+    "[\\r\\n]", SPACE "?[" DEEPSEEK_LETTERS "]+",                                                  \
+        SPACE                                                                                      \
+        "?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",  \
         "(?<!" SPACE ")" SPACE "++\\z", CJK
 #define DEEPSEEK_V3                                                                                \
     "\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",                 \
         "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"       \
         "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINE_ENDS SPACE_RUNS
-#define BLOOM " ?[^(" SPACES "|.,!?…。，、।۔،)]+"
+#define BLOOM " ?[^(" SPACES "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
 #define PUNCTUATION "[\\p{P}$+<=>^~|`]+"
+
+/* Starts a step that cuts bytes, not characters; steps after it are of the same kind. */
+#define BYTES "\001"
 
 #define ADDS_BOS 1u
 #define IGNORES_MERGES 2u
@@ -108,7 +119,9 @@ static const struct definition {
     {"exaone", 0, {"\\p{N}", GPT2}},
     {"minerva-7b", 0, {"\\p{N}", GPT2}},
     {"mellum2", 0, {"\\p{N}", GPT2}},
-    {"falcon", 0, {PUNCTUATION, GPT2, "[0-9][0-9][0-9]"}},
+    /* Falcon's last two steps see the characters of the byte-level coding: bytes that stand for ¹,
+       ², ³, ¼, ½ and ¾ there count as digits, also in the middle of a character. */
+    {"falcon", 0, {PUNCTUATION, GPT2, BYTES "[0-9\\xb2\\xb3\\xb9\\xbc-\\xbe]+", BYTES "[0-9]{3}"}},
     {"llama-bpe", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
     {"llama3", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
     {"llama-v3", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
@@ -189,9 +202,11 @@ enum status pretokenizer_create(const char *name, size_t name_length, struct pre
     for (unsigned i = 0; i < STEPS_MAX && definition->steps[i] != NULL; ++i) {
         int code = 0;
         PCRE2_SIZE offset = 0;
-        pretokenizer->steps[i] =
-            pcre2_compile((PCRE2_SPTR)definition->steps[i], PCRE2_ZERO_TERMINATED,
-                          PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
+        const char *step = definition->steps[i];
+        bool bytes = step[0] == BYTES[0];
+        pretokenizer->steps[i] = pcre2_compile(
+            (PCRE2_SPTR)(bytes ? step + 1 : step), PCRE2_ZERO_TERMINATED,
+            bytes ? 0 : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
         if (pretokenizer->steps[i] == NULL) {
             PCRE2_UCHAR message[128] = "";
             pcre2_get_error_message(code, message, sizeof message);
