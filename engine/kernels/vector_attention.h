@@ -128,6 +128,13 @@ INLINE void score_tile(const int count, const int vectors, const bool split,
     }
 }
 
+/* The eight positions from `at`, or, when nobody sees them, so that they may have no page, the
+   nearest eight that somebody sees. */
+INLINE uint32_t visible_eight(uint32_t at, uint32_t first, uint32_t end)
+{
+    return at + 8 <= first ? first / 8 * 8 : at >= end ? (end - 1) / 8 * 8 : at;
+}
+
 /* One token range of all active rows: `vectors` vectors from `at`. */
 INLINE void score_rows(const int vectors, const bool split, const struct attention_rows *rows,
                        uint32_t at, uint32_t first, uint32_t end)
@@ -135,10 +142,10 @@ INLINE void score_rows(const int vectors, const bool split, const struct attenti
     const uint16_t *low[4], *high[4];
     uint32_t page_size = rows->task->kv->page_size;
     for (int v = 0; v < vectors; v++) {
-        uint32_t a = at + (uint32_t)v * VECTOR_LANES, b = a + 8;
-        if (split) { /* a half whose page nobody sees may have no page: take the other half's */
-            a = a + 8 <= first ? b : a;
-            b = b >= end ? a : b;
+        uint32_t a = at + (uint32_t)v * VECTOR_LANES, b = a;
+        if (split || VECTOR_LANES == 8) { /* else pages hold at least a vector */
+            b = visible_eight(a + 8, first, end);
+            a = visible_eight(a, first, end);
         }
         low[v] = tile_page(rows, a, false) + (rows->tile + a) % page_size;
         high[v] = split ? tile_page(rows, b, false) + (rows->tile + b) % page_size : NULL;
