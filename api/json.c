@@ -273,10 +273,14 @@ enum status json_read_integer(const struct cJSON *object, const char *name, doub
     if (!value)
         return STATUS_OK;
     if (!json_number(value, &number) || !(number >= low && number <= high) ||
-        number != floor(number))
+        number != floor(number)) {
+        if (high > JSON_INTEGER_MAX)
+            return error_set(error, STATUS_INVALID, name, "%s must be an integer from %.0f on.",
+                             name, low);
         return error_set(error, STATUS_INVALID, name, "%s must be an integer from %.0f to %.0f.",
                          name, low, high);
-    *out = (int64_t)number;
+    }
+    *out = (int64_t)(number <= JSON_INTEGER_MAX ? number : JSON_INTEGER_MAX);
     return STATUS_OK;
 }
 

@@ -25,7 +25,8 @@
 #define JSON_NODES_MAX 131072u   /* values of one body beside token ids: at most 20 MiB of cJSON */
 #define JSON_NUMBER_BYTES_MAX 60 /* cJSON 1.7 copies numbers into 64 bytes */
 #define JSON_NODE_BYTES 160      /* a cJSON node, its key and its string's overhead */
-#define JSON_NONCHARACTERS 66    /* U+FDD0…U+FDEF, then U+nFFFE and U+nFFFF of the 17 planes */
+#define JSON_INTEGER_MAX 9007199254740992.0 /* 2^53: doubles hold all integers up to it */
+#define JSON_NONCHARACTERS 66 /* U+FDD0…U+FDEF, then U+nFFFE and U+nFFFF of the 17 planes */
 
 struct json_slice {
     const char *text; /* NULL: none */
@@ -99,7 +100,7 @@ bool json_number(const struct cJSON *value, double *out);
 /* Optional fields: absent or null leaves *out alone. STATUS_INVALID names the field. */
 enum status json_read_float(const struct cJSON *object, const char *name, double low, double high,
                             float *out, struct error *error);
-/* Integers; a bound may be at most 2^53. */
+/* Integers. Above 2^53, where `high` allows it (INFINITY: any), they count as 2^53. */
 enum status json_read_integer(const struct cJSON *object, const char *name, double low, double high,
                               int64_t *out, struct error *error);
 enum status json_read_bool(const struct cJSON *object, const char *name, bool *out,

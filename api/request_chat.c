@@ -13,6 +13,7 @@
 #include "api/request.h"
 #include "base/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -227,11 +228,10 @@ static enum status check_response_format(const struct cJSON *root, struct error 
 
 static enum status read_lengths(const struct cJSON *root, struct request *out, struct error *error)
 {
-    const double most = 9007199254740992.0; /* 2^53 */
     int64_t max_tokens = UINT32_MAX, top_logprobs = 0;
-    enum status status = json_read_integer(root, "max_tokens", 1, most, &max_tokens, error);
+    enum status status = json_read_integer(root, "max_tokens", 1, INFINITY, &max_tokens, error);
     if (status == STATUS_OK)
-        status = json_read_integer(root, "max_completion_tokens", 1, most, &max_tokens, error);
+        status = json_read_integer(root, "max_completion_tokens", 1, INFINITY, &max_tokens, error);
     if (status == STATUS_OK)
         status = json_read_bool(root, "logprobs", &out->want_logprobs, error);
     if (status == STATUS_OK)

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "engine/text/detokenizer.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +26,7 @@ static enum status read_fields(const struct cJSON *root, struct request *out,
     int64_t max_tokens = COMPLETION_MAX_TOKENS, logprobs = -1;
     enum status status = request_refuse(root, refused, error);
     if (status == STATUS_OK)
-        status = json_read_integer(root, "max_tokens", 0, 9007199254740992.0, &max_tokens, error);
+        status = json_read_integer(root, "max_tokens", 0, INFINITY, &max_tokens, error);
     if (status == STATUS_OK)
         status = json_read_integer(root, "logprobs", 0, COMPLETION_LOGPROBS, &logprobs, error);
     if (status == STATUS_OK)

@@ -20,6 +20,7 @@ pub type Clock = extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 const NAME: &str = "chat";
 /// Operators in one tag. Real templates stay below 50; compiling is quadratic in it.
 const OPERATORS_MAX: usize = 500;
+const WORDS_MAX: usize = 2000;
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -144,27 +145,32 @@ fn tag_length(tag: &str, close: &str) -> usize {
     bytes.len()
 }
 
+/// Counts operators, and words by the space between them, outside quoted text.
 fn check_operators(tag: &str) -> Result<(), Failure> {
-    let count = tag.bytes().filter(|byte| b"~+-*/%([{.|<>=".contains(byte)).count();
-    // Quoted text may hold many of these, so it is looked at only when the plain count is too high.
-    if count <= OPERATORS_MAX {
-        return Ok(());
-    }
     let mut quote = 0u8;
-    let mut outside = 0;
+    let mut operators = 0;
+    let mut words = 0;
+    let mut before = 0u8;
     let mut bytes = tag.bytes();
     while let Some(byte) = bytes.next() {
         match byte {
             b'\\' if quote != 0 => {
                 bytes.next();
             }
-            b'\'' | b'"' if quote == 0 => quote = byte,
-            _ if byte == quote => quote = 0,
-            _ if quote == 0 && b"~+-*/%([{.|<>=".contains(&byte) => outside += 1,
-            _ => {}
+            _ if quote != 0 => {
+                if byte == quote {
+                    quote = 0;
+                }
+            }
+            b'\'' | b'"' => quote = byte,
+            _ if byte.is_ascii_whitespace() => {
+                words += usize::from(!before.is_ascii_whitespace());
+            }
+            _ => operators += usize::from(b"~+-*/%([{.|<>=".contains(&byte)),
         }
+        before = byte;
     }
-    if outside > OPERATORS_MAX {
+    if operators > OPERATORS_MAX || words > WORDS_MAX {
         return Err(Failure::new(FailureKind::Invalid, "an expression is too long"));
     }
     Ok(())
