@@ -142,9 +142,9 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
     write_bytes_line(out, "weights, as in the file", config->tensor_bytes);
     write_bytes_line(out, "keys and values of one token (f16)", token);
     char label[64];
-    snprintf(label, sizeof label, "… of a page of %u tokens", PAGE_TOKENS);
+    snprintf(label, sizeof label, "  of a page of %u tokens", PAGE_TOKENS);
     write_bytes_line(out, label, PAGE_TOKENS * token);
-    snprintf(label, sizeof label, "… of one sequence of %" PRIu32 " tokens", config->context);
+    snprintf(label, sizeof label, "  of a sequence of %" PRIu32 " tokens", config->context);
     write_bytes_line(out, label, config->context * token);
 }
 
