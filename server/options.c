@@ -761,5 +761,5 @@ void options_print_help(const struct options *options)
     print_options(options->help_about);
     printf("\nEvery option may also be given in the environment: --max-seqs 64 is "
            "QUIRE_MAX_SEQS=64, a flag is\nQUIRE_NO_PREFIX_CACHE=1, a list is separated by commas. "
-           "The command line wins. Defaults stand in brackets.\n");
+           "The command line wins.\nDefaults stand in brackets.\n");
 }
