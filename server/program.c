@@ -3,9 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#if __has_include("server/inspect.h")
 #include "server/inspect.h"
-#endif
 
 #include <malloc.h>
 #include <signal.h>
@@ -51,11 +49,7 @@ static int run_command(struct options *options, runtime_backend_factory factory)
     case COMMAND_RUN:
         return program_run(options, factory);
     case COMMAND_INSPECT:
-#if __has_include("server/inspect.h")
         return inspect_model(options);
-#else
-        return 1;
-#endif
     case COMMAND_HEALTHCHECK:
         return program_healthcheck(options);
     }
