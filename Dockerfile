@@ -28,7 +28,7 @@ FROM ${SLIM_BASE}
 RUN apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
     libmicrohttpd12 libcjson1 libpcre2-8-0 \
- && rm -rf /var/lib/apt/lists/* /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/debconf/*-old /var/log/apt /var/log/dpkg.log
 COPY --from=build /out/usr/local/bin/quire /usr/local/bin/quire
 COPY --from=build /out/models /models
 # A number, so that Kubernetes' runAsNonRoot can tell; nothing needs the name.

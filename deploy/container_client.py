@@ -3,7 +3,8 @@
   ready SECONDS           waits for /ready
   alone FILE              asks each question once, one after another, and keeps the answers
   together FILE STREAMS   asks them again in that many concurrent streams: the answers must be the same
-  long STREAMS            that many concurrent answers of some hundred tokens, all complete
+  long STREAMS            that many concurrent answers of some hundred tokens, all complete: more than
+                          the page pool of a 400 MiB container holds at once
   stop PID                sends SIGTERM to PID while an answer is running: the answer must end well
 """
 import http.client
@@ -109,11 +110,16 @@ def together(path, count):
 
 
 def long(count):
-    body = {"prompt": "word " * 200, "temperature": 0, "ignore_eos": True, "max_tokens": 200}
+    body = {"prompt": "word " * 400, "temperature": 0, "ignore_eos": True, "max_tokens": 300}
     results = concurrently([dict(body, prompt="%d %s" % (i, body["prompt"])) for i in range(int(count))])
     wrong = [r for r in results if isinstance(r, Exception) or r[1] != "length"]
     for result in wrong:
         print("    %r" % (result,))
+    connection = http.client.HTTPConnection(HOST, PORT, timeout=10)
+    connection.request("GET", "/metrics")
+    metrics = connection.getresponse().read().decode("utf-8")
+    for name in ["vllm:num_preemptions_total"]:
+        print("    " + " ".join(line for line in metrics.splitlines() if line.startswith(name)))
     return not wrong
 
 

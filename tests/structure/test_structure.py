@@ -136,7 +136,7 @@ def test_only_public_headers_cross_folders():
 # Package clients use the machine's own configuration: no host and no folder of one machine may be here.
 FORBIDDEN = [
     (r"(?<![\w.:$}~-])/(?:root|home/\w+|work|Users/\w+)/", "a folder of one machine"),
-    (r"(?<![\w.$}~-])/tmp/(?:venv|m|build-|quire)", "a folder of one machine"),
+    (r"(?<![\w.$}~-])/tmp/(?:venv|m/|build-)", "a folder of one machine"),
     (r"\b(?:deb|security|snapshot|ftp[.\w]*|packages)\.debian\.org|\bpypi\.org|pythonhosted\.org",
      "a registry's host"),
     (r"\bcrates\.io\b|registry\.npmjs|\brepo1?\.maven|proxy\.golang|\bdocker\.io\b|\bquay\.io\b|"

@@ -1,0 +1,88 @@
+"""The documents say what the code says: limits, options, settings."""
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def limits():
+    """{name: value} of base/limits.h; values are sums and shifts of numbers."""
+    found = {}
+    for name, expression in re.findall(r"^#define (LIMIT_\w+) (.*?)\s*(?:/\*.*)?$", read("base/limits.h"), re.M):
+        plain = re.sub(r"(?<=[0-9a-fA-F])[uUlL]+\b", "", expression)
+        if not re.fullmatch(r"[0-9a-fxA-F()<+*\- ]+", plain):
+            plain = str(found[plain.strip("()")])    # one limit defined by another
+        found[name] = eval(plain)                    # only digits and operators, see above
+    return found
+
+
+def written(name, value):
+    if name.endswith("_BYTES") and value % 1024 == 0:
+        return "%d MiB" % (value >> 20) if value % (1 << 20) == 0 else "%d KiB" % (value >> 10)
+    return "%d" % value
+
+
+def test_the_limits_table_is_the_header():
+    header = {name: written(name, value) for name, value in limits().items()}
+    assert len(header) > 20
+    table = dict(re.findall(r"^\| `(LIMIT_\w+)` \| ([^|]+?) \|", read("docs/ARCHITECTURE.md"), re.M))
+    assert table == header
+
+
+def help_text(command):
+    binary = os.environ.get("QUIRE_BINARY")
+    if not binary or not os.path.exists(binary):
+        pytest.fail("QUIRE_BINARY names no program: %r" % binary)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
+    return subprocess.run([binary, command, "--help"], check=True, capture_output=True, text=True,
+                          env=clean, timeout=10).stdout
+
+
+def test_the_readme_names_every_option_of_serve():
+    options = set(re.findall(r"^\s+(?:-\w,\s*)?--([a-z-]+)", help_text("serve"), re.M)) - {"help"}
+    assert len(options) > 15
+    readme = set(re.findall(r"^\| (?:`-\w`, )?`--([a-z-]+)", read("README.md"), re.M))
+    assert readme == options
+
+
+def test_links_lead_somewhere():
+    for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"]:
+        folder = (ROOT / name).parent
+        for target in re.findall(r"\]\(([^)#\s]+)", read(name)):
+            if "://" not in target:
+                assert (folder / target).exists(), "%s links to %s" % (name, target)
+
+
+def drain_seconds():
+    return int(re.search(r"--drain-seconds.*?\((\d+)\)", help_text("serve"), re.S).group(1))
+
+
+def test_deployments_wait_for_the_drain():
+    drain = drain_seconds()
+    compose = yaml.safe_load(read("deploy/compose.yaml"))["services"]["quire"]
+    assert int(compose["stop_grace_period"].rstrip("s")) > drain
+    assert compose["read_only"] is True
+    unit = read("deploy/quire.service")
+    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1)) > drain
+    deployment, service = yaml.safe_load_all(read("deploy/kubernetes.yaml"))
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > drain
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    port = pod["containers"][0]["ports"][0]
+    assert port["containerPort"] == 8080 and service["spec"]["ports"][0]["targetPort"] == port["name"]
+
+
+def test_the_image_suits_kubernetes():
+    image = read("Dockerfile")
+    user = re.search(r"^USER (\d+):(\d+)$", image, re.M)
+    assert user and int(user.group(1)) > 0      # a number: runAsNonRoot cannot check a name
+    assert re.search(r"^EXPOSE 8080$", image, re.M) and "QUIRE_PORT=8080" in image
