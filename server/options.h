@@ -38,6 +38,7 @@ struct options {
     uint32_t max_seqs;         /* --max-seqs 128 */
     uint32_t max_queue;        /* --max-queue 1024 */
     uint32_t max_connections;  /* --max-connections; 0: up to 1024, as the memory allows */
+    bool connections_fitted;   /* set by runtime_resolve: max_connections follows from the memory */
     const char *served_model_names[OPTIONS_MODEL_NAMES_MAX];
     unsigned served_model_name_count;
     const char *api_key_file;

@@ -68,6 +68,18 @@ static unsigned usable_cores(void)
     return quota && quota < usable ? quota : usable;
 }
 
+static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+/* A tenth of the memory at most goes to connections that may never ask anything. */
+static unsigned connections_for(uint64_t total)
+{
+    uint64_t each = http_memory_bytes(1001) - http_memory_bytes(1000);
+    return (unsigned)clamp(total / 10 / each, CONNECTIONS_LEAST, CONNECTIONS_DEFAULT);
+}
+
 void runtime_resolve(struct options *options)
 {
     if (!options->threads)
@@ -76,12 +88,8 @@ void runtime_resolve(struct options *options)
         options->memory_bytes = budget_detect_bytes();
     if (options->max_connections)
         return;
-    /* A tenth of the memory at most goes to connections that may never ask anything. */
-    uint64_t each = http_memory_bytes(1001) - http_memory_bytes(1000);
-    uint64_t fit = options->memory_bytes / 10 / each;
-    options->max_connections = fit > CONNECTIONS_DEFAULT ? CONNECTIONS_DEFAULT
-                               : fit < CONNECTIONS_LEAST ? CONNECTIONS_LEAST
-                                                         : (unsigned)fit;
+    options->max_connections = connections_for(options->memory_bytes);
+    options->connections_fitted = true;
 }
 
 /* What is decided between header and loading. */
@@ -92,11 +100,6 @@ struct plan {
     struct model_sizes sizes;
     uint64_t program, http, requests, engine_bytes;
 };
-
-static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
-{
-    return value < least ? least : value > most ? most : value;
-}
 
 static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
 {
@@ -152,19 +155,36 @@ static void choose_rows(struct runtime *runtime, struct plan *plan, const struct
     }
 }
 
-static enum status refuse_memory(const struct runtime *runtime, const struct plan *plan,
-                                 uint64_t needed, struct error *error)
+/* The accounts that are a share of the whole. */
+static void size_shares(struct plan *plan, const struct options *options, uint64_t total)
 {
+    bool serves = options->command == COMMAND_SERVE;
+    unsigned connections =
+        options->connections_fitted ? connections_for(total) : options->max_connections;
+    plan->http = serves ? http_memory_bytes(connections) : 0;
+    plan->requests = serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;
+}
+
+/* `held`: beside the fixed accounts, pages or what loading needs. Says what would do: shares grow
+   with the whole, so the least budget is found by trying. */
+static enum status refuse_memory(const struct runtime *runtime, struct plan *plan,
+                                 const struct options *options, uint64_t held, struct error *error)
+{
+    uint64_t needed = runtime->budget.total_bytes;
+    for (int i = 0; i < 40; i++) {
+        size_shares(plan, options, needed);
+        needed = fixed_bytes(runtime, plan) + held;
+    }
     char total[24], need[24], weights[24], rest[24], page[24];
     bytes_format(runtime->budget.total_bytes, total);
-    bytes_format(needed, need);
+    bytes_format(needed + MIB / 10, need); /* printed with one digit: never less than needed */
     bytes_format(plan->sizes.weights, weights);
     bytes_format(fixed_bytes(runtime, plan) - plan->sizes.weights, rest);
-    bytes_format(plan->sizes.page, page);
+    bytes_format(held, page);
     return error_set(error, STATUS_INVALID, "memory",
                      "a memory budget of %s is too small: this model needs at least %s (weights "
-                     "%s, program, connections and scratch %s, and KV pages of %s for %u tokens)",
-                     total, need, weights, rest, page, CONTEXT_LEAST);
+                     "%s, program, connections and scratch %s, and %s to load or for KV pages)",
+                     total, need, weights, rest, page);
 }
 
 /* Number of pages and effective context. */
@@ -176,13 +196,12 @@ static enum status choose_pages(struct runtime *runtime, struct plan *plan,
                           ? options->context
                           : runtime->config.context;
     uint64_t least_tokens = wanted < CONTEXT_LEAST ? wanted : CONTEXT_LEAST;
-    uint64_t least = fixed_bytes(runtime, plan) + pages_for(plan, least_tokens) * plan->sizes.page;
+    uint64_t held = pages_for(plan, least_tokens) * plan->sizes.page;
     /* While loading, the header and the read buffers are held as well, in place of the pages. */
-    uint64_t loading =
-        fixed_bytes(runtime, plan) + plan->sizes.load_transient + gguf_memory_bytes(runtime->gguf);
-    least = loading > least ? loading : least;
-    if (total < least)
-        return refuse_memory(runtime, plan, least, error);
+    uint64_t loading = plan->sizes.load_transient + gguf_memory_bytes(runtime->gguf);
+    held = loading > held ? loading : held;
+    if (total < fixed_bytes(runtime, plan) + held)
+        return refuse_memory(runtime, plan, options, held, error);
 
     uint64_t most = (uint64_t)options->max_seqs * (pages_for(plan, wanted) - 1) + 1;
     uint64_t pages = (total - fixed_bytes(runtime, plan)) / plan->sizes.page;
@@ -193,8 +212,7 @@ static enum status choose_pages(struct runtime *runtime, struct plan *plan,
     uint64_t fit = total > fixed ? (total - fixed) / plan->sizes.page : 0;
     pages = pages < fit ? pages : fit;
     if (page_tokens(plan, pages) < least_tokens)
-        return refuse_memory(runtime, plan,
-                             fixed + pages_for(plan, least_tokens) * plan->sizes.page, error);
+        return refuse_memory(runtime, plan, options, held, error);
     uint64_t tokens = page_tokens(plan, pages);
     runtime->context = tokens < wanted ? (uint32_t)tokens : wanted;
     if (options->context > runtime->config.context)
@@ -278,7 +296,6 @@ static enum status plan_memory(struct runtime *runtime, struct plan *plan,
                                const struct options *options, struct error *error)
 {
     uint64_t total = options->memory_bytes;
-    bool serves = options->command == COMMAND_SERVE;
     budget_init(&runtime->budget, total);
     *plan = (struct plan){
         .backend = {.kernels = runtime->kernels,
@@ -295,9 +312,8 @@ static enum status plan_memory(struct runtime *runtime, struct plan *plan,
                    .step_target_ms = STEP_TARGET_MS,
                    .prefix_cache = options->prefix_cache},
         .program = PROGRAM_BYTES + options->threads * THREAD_BYTES,
-        .http = serves ? http_memory_bytes(options->max_connections) : 0,
-        .requests = serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB,
     };
+    size_shares(plan, options, total);
     if (options->context && options->context < runtime->config.context)
         plan->backend.context = plan->engine.context = options->context;
     choose_rows(runtime, plan, options);
