@@ -15,6 +15,7 @@ void step_pacer_init(struct step_pacer *pacer, uint32_t target_ms, uint32_t max_
     *pacer = (struct step_pacer){
         .target_ns = (uint64_t)target_ms * 1000000,
         .max_rows = max_rows,
+        .known_rows = FIRST_ROWS,
     };
 }
 
@@ -24,7 +25,8 @@ static unsigned size_of(uint32_t rows)
     return size < STEP_PACER_SIZES ? size : STEP_PACER_SIZES - 1;
 }
 
-/* A step of the decoding rows alone; 0 when nothing near is known. */
+/* A step of the decoding rows alone, 0 rows like one: reading the weights has to be paid by
+   somebody. 0 when nothing near is known. */
 static double decode_estimate(const struct step_pacer *pacer, uint32_t rows)
 {
     unsigned size = size_of(rows);
@@ -43,12 +45,12 @@ uint32_t step_pacer_prompt_rows(const struct step_pacer *pacer, uint32_t decode_
 {
     if (pacer->target_ns == 0)
         return pacer->max_rows;
-    uint32_t most = pacer->max_rows;
+    uint32_t most = pacer->max_rows < pacer->known_rows ? pacer->max_rows : pacer->known_rows;
     if (pacer->prompt_row_ns <= 0)
         return most < FIRST_ROWS ? most : FIRST_ROWS;
-    double decode_ns = decode_rows ? decode_estimate(pacer, decode_rows) : 0;
+    double decode_ns = decode_estimate(pacer, decode_rows);
     double limit_ns = (double)pacer->target_ns;
-    if (limit_ns < STRETCH * decode_ns)
+    if (decode_rows > 0 && limit_ns < STRETCH * decode_ns)
         limit_ns = STRETCH * decode_ns;
     double rows = (HEADROOM * limit_ns - decode_ns) / pacer->prompt_row_ns;
     if (!(rows >= 1))
@@ -73,8 +75,9 @@ void step_pacer_observe(struct step_pacer *pacer, uint32_t decode_rows, uint32_t
             average(&pacer->decode_ns[size_of(decode_rows)], ns, DECODE_WEIGHT);
         return;
     }
-    /* The weights are read once per step; a prompt pays for that only when nobody decodes. */
-    double share = ns - (decode_rows ? decode_estimate(pacer, decode_rows) : 0);
+    if (prompt_rows > pacer->known_rows / 2)
+        pacer->known_rows = prompt_rows < UINT32_MAX / 2 ? 2 * prompt_rows : prompt_rows;
+    double share = ns - decode_estimate(pacer, decode_rows);
     double least = ns * prompt_rows / (prompt_rows + decode_rows) / 4;
     double row_ns = (share > least ? share : least) / prompt_rows;
     /* Short chunks say little about long ones; a step that took too long says it at once. */

@@ -4,7 +4,7 @@
  * and decides nothing but a number, so answers cannot depend on it. Private to engine/; engine
  * thread only.
  *
- *     a step's time ≈ decode_ns[rows of decoding] + prompt rows × prompt_row_ns
+ *     a step's time ≈ decode_ns[decoding rows, at least 1] + prompt rows × prompt_row_ns
  *
  * Both are moving averages. The first depends on the number of rows in a bent way (a row alone
  * costs nearly as much as four), so it is kept per power of two.
@@ -21,6 +21,8 @@ struct step_pacer {
     uint32_t max_rows;                  /* fixed after start */
     double decode_ns[STEP_PACER_SIZES]; /* 0: not seen yet */
     double prompt_row_ns;               /* 0: not seen yet */
+    uint32_t known_rows; /* twice the longest chunk seen: a row of a short one may cost less, since
+                            reading the weights hides it */
 };
 
 void step_pacer_init(struct step_pacer *pacer, uint32_t target_ms, uint32_t max_rows);
