@@ -12,7 +12,7 @@ parameters.model.path = sys.argv[1]
 parameters.port = int(sys.argv[2])
 parameters.hostnames = ["127.0.0.1"]
 parameters.n_ctx, parameters.n_parallel = 2048, 1
-parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 2
+parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1  # its threads spin while they wait: bad company
 parameters.ctx_shift = False
 server = xllamacpp.Server(parameters)
 print("listening", server.listening_address, flush=True)

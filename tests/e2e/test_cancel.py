@@ -50,7 +50,7 @@ def prefilling(server, **fields):
 
 def whole(server, **fields):
     stream = server.stream({"prompt": "Once upon a time", **LONG, "stream": False, **fields})
-    harness.wait_until(lambda: server.metrics().running == 1, what="running")
+    harness.wait_until(lambda: server.metrics().running >= 1, what="running")
     return stream
 
 
@@ -138,7 +138,7 @@ def leave_at_random(server, seed, count, errors):
     for _ in range(count):
         try:
             path, body = chance.choice([
-                (COMPLETIONS, {"prompt": harness.words(chance.randrange(50), chance.choice([1, 20, 300]))}),
+                (COMPLETIONS, {"prompt": harness.words(chance.randrange(50), chance.choice([1, 20, 200]))}),
                 (COMPLETIONS, {"prompt": ["a", "b"], "n": 2}),
                 (CHAT, {"messages": [{"role": "user", "content": harness.words(chance.randrange(9), 30)}]}),
             ])
@@ -166,7 +166,7 @@ def many_hang_ups(server, count, threads=4):
         for worker in workers:
             worker.join()
         assert not errors, errors[:3]
-    asked = {"prompt": harness.words(7, 300), "max_tokens": 5, "temperature": 0}
+    asked = {"prompt": harness.words(7, 120), "max_tokens": 5, "temperature": 0}
     fresh = server.complete({**asked, "cache_prompt": False})
     assert server.complete(asked)["choices"] == fresh["choices"], "the cache holds nothing half-computed"
 

@@ -1,0 +1,84 @@
+"""--memory is a promise over the whole process: VmHWM stays under it whatever clients do."""
+
+import random
+import threading
+
+import pytest
+
+import harness
+from harness import CHAT, COMPLETIONS
+
+MIB = 2**20
+
+
+def mixed_client(server, seed, rounds, errors):
+    """Short and long prompts, many choices, huge bodies, hang-ups, refusals: what real clients do."""
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        kind = chance.randrange(8)
+        try:
+            if kind == 0:
+                server.post({"prompt": harness.words(seed, chance.choice([5, 200, 900])), "max_tokens": 8})
+            elif kind == 1:
+                server.post({"prompt": "Once", "n": 8, "max_tokens": 12, "logprobs": 5, "temperature": 1})
+            elif kind == 2:
+                server.post({"prompt": "word " * 400_000, "max_tokens": 1})
+            elif kind == 3:
+                server.post(b'{"prompt": ' + b"[1," * 100_000)
+            elif kind == 4:
+                server.post({"prompt": "x" * (8 * MIB), "max_tokens": 1})
+            elif kind == 5:
+                stream = server.stream({"prompt": harness.words(seed, 30), "max_tokens": 200, "ignore_eos": True})
+                for _, _ in zip(range(3), stream.response()):
+                    pass
+                stream.hang_up(reset=chance.random() < 0.5)
+            elif kind == 6:
+                server.post({"messages": [{"role": "user", "content": harness.words(seed, 60)}] * 5, "max_tokens": 8}, CHAT)
+            else:
+                assert server.post({"prompt": [5 + i % 90 for i in range(1200)], "max_tokens": 2}).status in (200, 429)
+        except OSError:
+            pass  # a body that is refused may be cut off while it is sent
+        except AssertionError as error:
+            errors.append(error)
+
+
+@pytest.mark.skipif(harness.sanitized(), reason="sanitizers need memory of their own")
+@pytest.mark.parametrize("budget", [300, pytest.param(200, marks=pytest.mark.long), pytest.param(400, marks=pytest.mark.long)])
+def test_32_mixed_clients_stay_within_the_budget(budget):
+    rounds = 30 if harness.FULL else 3
+    with harness.started("--memory", f"{budget}MiB", "--served-model-name", "m") as server:
+        with server.unharmed():
+            errors = []
+            clients = [threading.Thread(target=mixed_client, args=(server, seed, rounds, errors)) for seed in range(32)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            assert not errors, errors[:2]
+        peak = server.peak_memory()
+        assert peak <= budget * MIB, f"{peak / MIB:.1f} MiB"
+        metrics = server.metrics()
+        assert metrics("quire_memory_budget_bytes") == budget * MIB
+        accounts = [s.labels["account"] for s in metrics.samples if s.name == "quire_memory_limit_bytes"]
+        assert sum(metrics("quire_memory_limit_bytes", account=a) for a in accounts) <= budget * MIB
+        for account in accounts:
+            used = metrics("quire_memory_used_bytes", account=account)
+            assert used <= metrics("quire_memory_limit_bytes", account=account), account
+
+
+def test_request_memory_is_given_back(tiny):
+    def used(account):
+        return tiny.metrics()("quire_memory_used_bytes", account=account)
+
+    with tiny.unharmed():
+        tiny.wait_idle()
+        before = used("requests")
+        for body in ({"prompt": "a" * 5000}, {"prompt": ["a"] * 100}, {"prompt": "a", "temperature": "bad"},
+                     {"messages": [{"role": "user", "content": "x" * 1000}] * 20}):
+            path = CHAT if "messages" in body else COMPLETIONS
+            assert tiny.post({**body, "max_tokens": 3}, path).status in (200, 400)
+        stream = tiny.stream({"prompt": "a", "max_tokens": 1500, "ignore_eos": True})
+        next(stream.events())
+        assert used("requests") > before
+        stream.hang_up()
+        harness.wait_until(lambda: used("requests") == before, what="request memory given back")
