@@ -46,6 +46,9 @@ INLINE __m256i broadcast(const void *from)
     return _mm256_set1_epi32(value);
 }
 
+/* The compiler would put sums off until it runs out of registers for what is to be added. */
+#define SUM_NOW(value) __asm__ volatile("" : "+x"(value))
+
 INLINE __m256i load_line(const uint8_t *q, int quad, int side)
 {
     return _mm256_loadu_si256((const __m256i *)(const void *)(q + quad * 64 + side * 32));
@@ -64,6 +67,8 @@ INLINE void add_quads(const int rows, const int first, const int count, const ui
             __m256i l = _mm256_maddubs_epi16(left, x), s = _mm256_maddubs_epi16(right, x);
             sums[r][0] = j == first ? l : _mm256_add_epi16(sums[r][0], l);
             sums[r][1] = j == first ? s : _mm256_add_epi16(sums[r][1], s);
+            SUM_NOW(sums[r][0]);
+            SUM_NOW(sums[r][1]);
         }
     }
 }
@@ -85,6 +90,8 @@ INLINE void dot_signed(const int rows, const int quads, const uint8_t *q,
             s = _mm256_madd_epi16(s, ones);
             dots[r][0] = j == 0 ? l : _mm256_add_epi32(dots[r][0], l);
             dots[r][1] = j == 0 ? s : _mm256_add_epi32(dots[r][1], s);
+            SUM_NOW(dots[r][0]);
+            SUM_NOW(dots[r][1]);
         }
     }
 }
@@ -167,8 +174,11 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
                  uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
 {
     __m256i dots[TILE_ROWS][2];
+    const uint8_t *ahead = panel->ahead;
+    const uint32_t ahead_lines = panel->ahead_lines;
     for (uint32_t b = 0; b < blocks; b++, a++) {
         const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
+        ahead = prefetch_ahead(ahead, ahead_lines);
         if (!kind.halves) {
             const float *minimum = kind.minimums ? panel->minimum[b] : NULL;
             dot_quads(rows, kind, 8, q, a, stride, 0, dots);

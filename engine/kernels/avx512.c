@@ -31,7 +31,6 @@ struct tile_kind {
     bool halves;   /* a scale per 16 values */
     bool minimums; /* weights have minimums, and no offset */
     bool flip;     /* Q8_0: signed bytes in the chunk */
-    int offset;    /* what was added to the weights */
 };
 
 INLINE __m512i broadcast(const void *from)
@@ -44,9 +43,8 @@ INLINE __m512i broadcast(const void *from)
 /* dots[r] = Σ over `quads` quads from q, `at` being the first activation's index. */
 INLINE void dot_quads(const int rows, const struct tile_kind kind, const int quads,
                       const uint8_t *q, const struct activation_block *a, size_t stride, int at,
-                      __m512i *dots)
+                      __m512i minus_offset, __m512i *dots)
 {
-    const __m512i minus_offset = _mm512_set1_epi32(-kind.offset & 0xFFFF);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         const struct activation_block *block = a + (size_t)r * stride;
@@ -93,25 +91,29 @@ INLINE void chain_minimum(const int rows, const float *minimum, const float *sum
 INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
                  uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
 {
+    const __m512i minus_offset = _mm512_set1_epi32(-panel->offset & 0xFFFF);
     __m512 chain[TILE_ROWS];
     __m512i dots[TILE_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         chain[r] = _mm512_load_ps(acc + r * (int)KERNEL_ROW_GROUP);
     }
+    const uint8_t *ahead = panel->ahead;
+    const uint32_t ahead_lines = panel->ahead_lines;
     for (uint32_t b = 0; b < blocks; b++, a++) {
         const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
+        ahead = prefetch_ahead(ahead, ahead_lines);
         if (!kind.halves) {
-            dot_quads(rows, kind, 8, q, a, stride, 0, dots);
+            dot_quads(rows, kind, 8, q, a, stride, 0, minus_offset, dots);
             chain_scale(rows, panel->scale[b], a, stride, dots, chain);
             if (kind.minimums) {
                 chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, chain);
             }
             continue;
         }
-        dot_quads(rows, kind, 4, q, a, stride, 0, dots);
+        dot_quads(rows, kind, 4, q, a, stride, 0, minus_offset, dots);
         chain_scale(rows, panel->scale[2 * b], a, stride, dots, chain);
-        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, dots);
+        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, minus_offset, dots);
         chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, chain);
         if (kind.minimums) {
             chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, chain);
@@ -142,24 +144,21 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     static const struct integer_plan name = {                                                      \
         {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
 
+INTEGER_PLAN(PLAN_OFFSET, .halves = false)
 INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
-INTEGER_PLAN(PLAN_OFFSET_8, .offset = 8)
-INTEGER_PLAN(PLAN_OFFSET_16, .offset = 16)
-INTEGER_PLAN(PLAN_OFFSET_128, .offset = 128)
-INTEGER_PLAN(PLAN_Q8_0, .offset = 128, .flip = true)
+INTEGER_PLAN(PLAN_Q8_0, .flip = true)
+INTEGER_PLAN(PLAN_HALVES_OFFSET, .halves = true)
 INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_4, .halves = true, .offset = 4)
-INTEGER_PLAN(PLAN_HALVES_32, .halves = true, .offset = 32)
 
 static const struct integer_plan *integer_plan_of(enum tensor_format format)
 {
     static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_OFFSET_8,     [FORMAT_Q4_1] = &PLAN_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_OFFSET_16,    [FORMAT_Q5_1] = &PLAN_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_Q8_0,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
-        [FORMAT_Q3_K] = &PLAN_HALVES_4,     [FORMAT_Q4_K] = &PLAN_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_MINIMUM,      [FORMAT_Q6_K] = &PLAN_HALVES_32,
-        [FORMAT_IQ4_NL] = &PLAN_OFFSET_128, [FORMAT_IQ4_XS] = &PLAN_OFFSET_128,
+        [FORMAT_Q4_0] = &PLAN_OFFSET,        [FORMAT_Q4_1] = &PLAN_MINIMUM,
+        [FORMAT_Q5_0] = &PLAN_OFFSET,        [FORMAT_Q5_1] = &PLAN_MINIMUM,
+        [FORMAT_Q8_0] = &PLAN_Q8_0,          [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
+        [FORMAT_Q3_K] = &PLAN_HALVES_OFFSET, [FORMAT_Q4_K] = &PLAN_MINIMUM,
+        [FORMAT_Q5_K] = &PLAN_MINIMUM,       [FORMAT_Q6_K] = &PLAN_HALVES_OFFSET,
+        [FORMAT_IQ4_NL] = &PLAN_OFFSET,      [FORMAT_IQ4_XS] = &PLAN_OFFSET,
     };
     CHECK(PLANS[format] != NULL);
     return PLANS[format];

@@ -17,7 +17,6 @@
 #define ROWS_MIN 64u
 #define CACHE_BYTES (256u * 1024u)
 #define FLOAT_COLUMNS 256u
-#define PREFETCH_BYTES 2048u
 
 /* rows rows of blocks, `stride` blocks apart. */
 typedef void integer_tile(const struct panel *panel, uint32_t blocks,
@@ -52,36 +51,33 @@ INLINE uint32_t next_tile(uint32_t left)
     return (left + tiles - 1) / tiles;
 }
 
-INLINE void prefetch_chunk(const uint8_t *at, uint64_t bytes)
-{
-    for (uint64_t i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
-    }
-}
-
 /* acc [rows][16] of one group; `first` is a row of the activations. */
 static void integer_group(const struct packed_matrix *matrix, const uint8_t *group,
                           const struct activations *activations, uint32_t first, uint32_t rows,
                           float *acc)
 {
     struct panel panel;
+    panel.offset = panel_offset(matrix->format);
     const struct integer_plan *plan = integer_plan_of(matrix->format);
     panel_read *read = PANEL_READ[matrix->format];
     uint64_t chunk_bytes = interleave_chunk_bytes(matrix->format);
+    uint32_t ahead_lines = (uint32_t)(chunk_bytes + AHEAD_BYTES - 1) / AHEAD_BYTES;
     size_t stride = activation_stride(matrix->k);
     const struct activation_block *a = activations->quantized;
     a += first * stride;
     memset(acc, 0, rows * KERNEL_ROW_GROUP * sizeof *acc);
     for (uint32_t left = matrix->k / BLOCK_VALUES; left > 0;) {
         uint32_t blocks = left < PANEL_BLOCKS ? left : PANEL_BLOCKS;
-        prefetch_chunk(group + PREFETCH_BYTES, chunk_bytes);
+        panel.ahead = group + chunk_bytes;
+        panel.ahead_lines = ahead_lines;
         read(group, blocks, &panel);
+        group += chunk_bytes;
         for (uint32_t r = 0; r < rows;) {
             uint32_t tile = next_tile(rows - r);
             plan->tiles[tile](&panel, blocks, a + r * stride, stride, acc + r * KERNEL_ROW_GROUP);
+            panel.ahead_lines = 0;
             r += tile;
         }
-        group += chunk_bytes;
         a += blocks;
         left -= blocks;
     }

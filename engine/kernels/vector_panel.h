@@ -21,11 +21,27 @@ struct panel {
     uint8_t buffer[PANEL_BLOCKS][8][LINE_BYTES]; /* [block][quad][row][4]: values 4·quad … + 3 */
     float scale[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP]; /* [block], or [2·block + half] */
     float minimum[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP];
+    const uint8_t *ahead; /* what is prefetched next, so many lines a time */
+    uint32_t ahead_lines;
+    int32_t offset;   /* what was added to the weights; 0 with minimums */
     const uint8_t *q; /* the buffer, or for Q8_0 the chunk itself */
 } __attribute__((aligned(64)));
 
 /* Fill a panel from a chunk of `blocks` blocks of 32. */
 typedef void panel_read(const uint8_t *chunk, uint32_t blocks, struct panel *panel);
+
+/* While one chunk is unpacked and multiplied the next one comes from memory, a few lines at a time:
+   in eight steps of each. Only the first tile of rows asks for it. */
+#define AHEAD_STEPS (2 * PANEL_BLOCKS)
+#define AHEAD_BYTES (AHEAD_STEPS * LINE_BYTES)
+
+INLINE const uint8_t *prefetch_ahead(const uint8_t *ahead, uint32_t lines)
+{
+    for (uint32_t i = 0; i < lines; i++) {
+        _mm_prefetch((const char *)ahead + i * LINE_BYTES, _MM_HINT_T0);
+    }
+    return ahead + lines * LINE_BYTES;
+}
 
 #define EACH_PART(p) (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES)
 
@@ -113,6 +129,7 @@ static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel 
 static void panel_read_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     panel->q = chunk;
+    panel->ahead_lines *= 2; /* the tile does it all */
     panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
 }
 
@@ -220,6 +237,7 @@ static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel 
     const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30);
     const uint8_t *high = chunk + 32 * LINE_BYTES;
     for (uint32_t half = 0; half < 2; half++) {
+        panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
         for (uint32_t j = 0; j < 8; j++) {
             uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
             for
@@ -306,6 +324,21 @@ static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel 
         }
     panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 1, d);
     panel_scale(d[0], false, scales[0], 16, false, 32, panel->scale);
+}
+
+/* What panels add to a format's weights to make them unsigned, FLIP included. */
+static int32_t panel_offset(enum tensor_format format)
+{
+    static const uint8_t OFFSETS[FORMAT_LIMIT] = {
+        [FORMAT_Q4_0] = 8,
+        [FORMAT_Q5_0] = 16,
+        [FORMAT_Q3_K] = 4,
+        [FORMAT_Q6_K] = 32,
+        [FORMAT_Q8_0] = PANEL_FLIP,
+        [FORMAT_IQ4_NL] = PANEL_FLIP,
+        [FORMAT_IQ4_XS] = PANEL_FLIP,
+    };
+    return OFFSETS[format];
 }
 
 static panel_read *const PANEL_READ[FORMAT_LIMIT] = {
