@@ -236,15 +236,17 @@ static bool collect(struct engine *engine)
         atomic_store(&engine->metrics.last_step_ns, now_ns); /* idle is not stuck */
         engine->completed_ns = 0;
     }
-    bool any = first != NULL;
+    uint32_t epoch = atomic_load(&engine->cancel_epoch);
+    bool cancelled = epoch != engine->swept_epoch;
     while (first) {
         struct completion *completion = first;
         first = completion->next;
+        /* Cancelled before it was submitted, it has raised no epoch. */
+        for (uint32_t i = 0; i < completion->choice_count; i++)
+            cancelled |= completion_choice_cancelled(completion, i);
         scheduler_add(engine->scheduler, completion, now_ns);
     }
-    /* Newcomers may have been cancelled before they came in. */
-    uint32_t epoch = atomic_load(&engine->cancel_epoch);
-    if (epoch != engine->swept_epoch || (any && stopping)) {
+    if (cancelled) {
         engine->swept_epoch = epoch;
         scheduler_sweep(engine->scheduler, now_ns);
         publish_counts(engine);

@@ -47,7 +47,9 @@ struct scripted_backend {
     pthread_cond_t changed;
     struct script *scripts;
     bool held;
-    bool arrived;
+    bool waiting;      /* a forward waits to be let go */
+    uint32_t passes;   /* forwards that may go on although held */
+    uint64_t arrivals; /* forwards that have begun */
     atomic_uint_fast64_t forwards, row_total, copies;
     atomic_uint rows_max, sequences_max;
 };
@@ -150,11 +152,14 @@ static void collect_row(struct scripted_backend *self, const struct batch_sequen
 static void wait_if_held(struct scripted_backend *self)
 {
     pthread_mutex_lock(&self->lock);
-    self->arrived = true;
+    self->arrivals++;
+    self->waiting = self->held;
     pthread_cond_broadcast(&self->changed);
-    while (self->held)
+    while (self->held && self->passes == 0)
         pthread_cond_wait(&self->changed, &self->lock);
-    self->arrived = false;
+    if (self->held)
+        self->passes--;
+    self->waiting = false;
     pthread_mutex_unlock(&self->lock);
 }
 
@@ -360,7 +365,7 @@ void scripted_backend_wait(struct backend *backend)
 {
     struct scripted_backend *self = (struct scripted_backend *)backend;
     pthread_mutex_lock(&self->lock);
-    while (!self->arrived)
+    while (!self->waiting)
         pthread_cond_wait(&self->changed, &self->lock);
     pthread_mutex_unlock(&self->lock);
 }
@@ -370,6 +375,21 @@ void scripted_backend_let_go(struct backend *backend)
     struct scripted_backend *self = (struct scripted_backend *)backend;
     pthread_mutex_lock(&self->lock);
     self->held = false;
+    self->passes = 0;
     pthread_cond_broadcast(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+}
+
+void scripted_backend_pass(struct backend *backend)
+{
+    struct scripted_backend *self = (struct scripted_backend *)backend;
+    pthread_mutex_lock(&self->lock);
+    while (!self->waiting)
+        pthread_cond_wait(&self->changed, &self->lock);
+    uint64_t next = self->arrivals + 1;
+    self->passes++;
+    pthread_cond_broadcast(&self->changed);
+    while (self->arrivals < next)
+        pthread_cond_wait(&self->changed, &self->lock);
     pthread_mutex_unlock(&self->lock);
 }

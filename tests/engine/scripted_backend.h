@@ -56,10 +56,11 @@ struct scripted_counts {
 void scripted_backend_counts(const struct backend *backend, struct scripted_counts *out);
 
 /* From now on forward waits at its beginning until let go (any thread): tests stop the engine
-   inside a step to make orders exact. scripted_backend_wait returns when a forward has arrived
-   there. */
+   inside a step to make orders exact. wait returns when a forward has arrived there; pass lets that
+   one go on and returns when the next one has arrived. One thread may do this at a time. */
 void scripted_backend_hold(struct backend *backend);
 void scripted_backend_wait(struct backend *backend);
+void scripted_backend_pass(struct backend *backend);
 void scripted_backend_let_go(struct backend *backend);
 
 #endif
