@@ -25,11 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE_ROWS_MAX 64u /* activations of a tile stay within a core's second-level cache */
-#define TILE_ROWS_MIN 16u /* fewer, and reading the weights costs more than computing */
-#define ALONE_ROWS_MAX 4u /* up to here a thread quantizes for itself instead of sharing */
-#define ITEMS_PER_THREAD                                                                           \
-    8u /* work items a matrix is cut into: evens out threads of unequal speed */
+#define TILE_ROWS_MAX 64u   /* activations of a tile stay within a core's second-level cache */
+#define TILE_ROWS_AIM 56u   /* unpacking weights for a tile costs 3 % more at 32 rows */
+#define ALONE_ROWS_MAX 4u   /* up to here a thread quantizes for itself instead of sharing */
+#define ITEMS_PER_THREAD 8u /* items a matrix is cut into: evens out threads of unequal speed */
 
 struct quantized {
     struct backend base;
@@ -201,6 +200,17 @@ static uint32_t plan_last_queries(const struct batch *batch, struct query_tile *
     return count;
 }
 
+/* By outputs as long as the workspace holds the whole batch: weights are then unpacked once for all
+   rows. Beyond that by rows, in as many equal tiles as divide evenly among the threads. */
+static uint32_t plan_tile_rows(uint32_t rows, uint32_t threads)
+{
+    if (rows <= threads * TILE_ROWS_MAX)
+        return 0;
+    uint32_t rounds = (rows + threads * TILE_ROWS_AIM - 1) / (threads * TILE_ROWS_AIM);
+    uint32_t tile_rows = (rows + threads * rounds - 1) / (threads * rounds);
+    return (tile_rows + 3) / 4 * 4; /* kernels take four rows or more at a time */
+}
+
 static void plan(struct quantized *model, const struct batch *batch)
 {
     CHECK(batch->row_count > 0 && batch->row_count <= model->base.max_batch_rows);
@@ -209,14 +219,8 @@ static void plan(struct quantized *model, const struct batch *batch)
     plan_rows(&model->forward, batch);
     model->query_tile_count[0] = plan_queries(batch, model->query_tiles[0]);
     model->query_tile_count[1] = plan_last_queries(batch, model->query_tiles[1]);
-    model->tile_rows = 0;
-    if (batch->row_count >= TILE_ROWS_MIN * model->threads) {
-        uint32_t rows = batch->row_count / (model->threads * ITEMS_PER_THREAD);
-        rows = (rows + 7) / 8 * 8;
-        model->tile_rows = rows < TILE_ROWS_MIN   ? TILE_ROWS_MIN
-                           : rows > TILE_ROWS_MAX ? TILE_ROWS_MAX
-                                                  : rows;
-    }
+    model->tile_rows = plan_tile_rows(batch->row_count, model->threads);
+    CHECK(model->tile_rows <= TILE_ROWS_MAX);
 }
 
 /* ---- Parts of the job ---- */
