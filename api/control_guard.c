@@ -161,9 +161,11 @@ static size_t break_at_start(const struct control_guard *guard, const char *text
 /* Is the whole text inside a token? */
 static bool is_inside(const struct control_guard *guard, const char *text, size_t length)
 {
-    for (uint32_t i = 0; i < guard->count && length < guard->longest; i++) {
+    if (!text || length == 0 || length >= guard->longest)
+        return false;
+    for (uint32_t i = 0; i < guard->count; i++) {
         const struct control_text *token = &guard->ascending[i];
-        if (length > 0 && memmem(token->text, token->length, text, length))
+        if (memmem(token->text, token->length, text, length))
             return true;
     }
     return false;

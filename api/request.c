@@ -39,6 +39,9 @@ enum status request_refuse(const struct cJSON *root, const char *const *names, s
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error)
 {
+    if (context->budget && bytes > context->budget->cap_bytes[BUDGET_REQUESTS])
+        return error_set(error, STATUS_TOO_LARGE, NULL,
+                         "The request needs more memory than this server keeps for requests.");
     if (context->budget && !budget_take(context->budget, BUDGET_REQUESTS, bytes)) {
         enum status status = error_set(error, STATUS_BUSY, NULL,
                                        "The memory for requests is in use; try again later.");

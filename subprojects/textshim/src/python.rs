@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use minijinja::filters;
 use minijinja::value::{from_args, Kwargs, Tuple, ValueKind};
 use minijinja::{Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
@@ -321,6 +322,62 @@ pub fn tojson(
     dumper.value(value, 0)?;
     state.consume_fuel(dumper.out.len() as u64 / 16)?;
     Ok(Value::from(dumper.out))
+}
+
+/// `int` and `float` as Jinja has them: what cannot be converted becomes the default.
+pub fn int(
+    state: &State,
+    value: &Value,
+    default: Option<Value>,
+    base: Option<u32>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let default = match default {
+        Some(default) => default,
+        None => options.get::<Option<Value>>("default")?.unwrap_or_else(|| Value::from(0)),
+    };
+    Ok(filters::int(state, value, Some(default.clone()), base, options).unwrap_or(default))
+}
+
+pub fn float(value: &Value, default: Option<Value>) -> Value {
+    let number = match value.kind() {
+        ValueKind::String => value.as_str().and_then(|text| text.trim().parse::<f64>().ok()),
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        _ => f64::try_from(value.clone()).ok(),
+    };
+    number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+}
+
+pub fn truncate(
+    text: &str,
+    length: Option<usize>,
+    killwords: Option<bool>,
+    end: Option<&str>,
+    leeway: Option<usize>,
+) -> Result<String, Error> {
+    let (length, end) = (length.unwrap_or(255), end.unwrap_or("..."));
+    let kept = length
+        .checked_sub(end.chars().count())
+        .ok_or_else(|| invalid("truncate: length is shorter than its end"))?;
+    if text.chars().count() <= length + leeway.unwrap_or(5) {
+        return Ok(text.to_string());
+    }
+    let cut: String = text.chars().take(kept).collect();
+    let whole = cut.rsplit_once(' ').map_or(cut.as_str(), |(head, _)| head);
+    Ok(format!("{}{end}", if killwords.unwrap_or(false) { &cut } else { whole }))
+}
+
+pub fn wordcount(text: &str) -> usize {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+}
+
+/// None and numbers are not iterable in Python.
+pub fn is_iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+pub fn is_callable(value: &Value) -> bool {
+    value.kind() == ValueKind::Plain
 }
 
 /// Methods that pycompat lacks come first, then its own.

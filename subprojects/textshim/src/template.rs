@@ -196,6 +196,12 @@ fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'st
     environment.set_formatter(|out, _, value| python::print(out, value));
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("string", python::string);
+    environment.add_filter("int", python::int);
+    environment.add_filter("float", python::float);
+    environment.add_filter("truncate", python::truncate);
+    environment.add_filter("wordcount", python::wordcount);
+    environment.add_test("iterable", python::is_iterable);
+    environment.add_test("callable", python::is_callable);
     environment.remove_global("debug");
     environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
         let message = message.to_string();
