@@ -39,7 +39,12 @@ enum kind {
 #define ON_RUN (1u << COMMAND_RUN)
 #define ON_INSPECT (1u << COMMAND_INSPECT)
 #define ON_HEALTH (1u << COMMAND_HEALTHCHECK)
+#define ON_PROVE (1u << COMMAND_PROVE)
+#define ON_PERPLEXITY (1u << COMMAND_PERPLEXITY)
+#define ON_BENCH (1u << COMMAND_BENCH)
 #define ON_ENGINE (ON_SERVE | ON_RUN)
+#define ON_WORKBENCH (ON_PROVE | ON_PERPLEXITY | ON_BENCH)
+#define ON_COMPUTE (ON_ENGINE | ON_WORKBENCH)
 
 struct spec {
     const char *name; /* without the dashes */
@@ -58,7 +63,7 @@ struct spec {
 #define FIELD(field) offsetof(struct options, field)
 
 static const struct spec specs[] = {
-    {"model", 'm', "FILE", ON_ENGINE | ON_INSPECT, KIND_TEXT, FIELD(model_path), .group = "Model",
+    {"model", 'm', "FILE", ON_COMPUTE | ON_INSPECT, KIND_TEXT, FIELD(model_path), .group = "Model",
      .help = "the GGUF file (the first part of a split one)"},
     {"served-model-name", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(served_model_names),
      .most = OPTIONS_MODEL_NAMES_MAX, .count_offset = FIELD(served_model_name_count),
@@ -66,27 +71,27 @@ static const struct spec specs[] = {
     {"chat-template-file", 0, "FILE", ON_ENGINE, KIND_TEXT, FIELD(chat_template_file),
      .help = "a Jinja chat template instead of the model file's"},
 
-    {"memory", 0, "BYTES", ON_ENGINE, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
+    {"memory", 0, "BYTES", ON_COMPUTE, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
      .help = "everything the process may hold: 512MiB, 2GiB … (the container's limit, else most of "
              "the machine's memory)"},
     {"context", 'c', "TOKENS", ON_ENGINE, KIND_COUNT, FIELD(context), 1, 1 << 24,
      .help = "longest sequence, prompt and answer together (the model's)"},
-    {"page-size", 0, "TOKENS", ON_ENGINE, KIND_COUNT, FIELD(page_size), 8, 64,
+    {"page-size", 0, "TOKENS", ON_COMPUTE, KIND_COUNT, FIELD(page_size), 8, 64,
      .help = "tokens of one KV page: 8, 16, 32 or 64 (16)"},
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
      .help = "do not keep computed prompts for later requests that begin alike"},
 
-    {"threads", 't', "COUNT", ON_ENGINE, KIND_COUNT, FIELD(threads), 1, 1024, .group = "Computing",
+    {"threads", 't', "COUNT", ON_COMPUTE, KIND_COUNT, FIELD(threads), 1, 1024, .group = "Computing",
      .help = "compute threads (the cores that this process may use)"},
     {"max-seqs", 0, "COUNT", ON_ENGINE, KIND_COUNT, FIELD(max_seqs), 1, 4096,
      .help = "sequences computed together (128)"},
     {"max-batch-tokens", 0, "TOKENS", ON_ENGINE, KIND_COUNT, FIELD(max_batch_tokens), 1, 65536,
      .help = "most tokens of one step; longer prompts are computed in pieces (up to 512, as the "
              "memory allows)"},
-    {"kernels", 0, "NAME", ON_ENGINE, KIND_TEXT, FIELD(kernels),
+    {"kernels", 0, "NAME", ON_COMPUTE, KIND_TEXT, FIELD(kernels),
      .choices = "auto|scalar|avx2|avx512",
      .help = "auto, scalar, avx2 or avx512; all give the same bytes (auto)"},
-    {"backend", 0, "NAME", ON_ENGINE, KIND_TEXT, FIELD(backend), .choices = "quantized|openblas",
+    {"backend", 0, "NAME", ON_COMPUTE, KIND_TEXT, FIELD(backend), .choices = "quantized|openblas",
      .help = "quantized, or openblas: the float reference, slow and large (quantized)"},
 
     {"host", 0, "ADDRESS", ON_SERVE | ON_HEALTH, KIND_TEXT, FIELD(host), .group = "HTTP",
@@ -111,10 +116,10 @@ static const struct spec specs[] = {
      .help = "web pages that may call this server, e.g. https://app.example; * for all; may be "
              "given several times (none)"},
 
-    {"log-format", 0, "FORMAT", ON_ENGINE, KIND_FORMAT, FIELD(log_format), .group = "Logging",
+    {"log-format", 0, "FORMAT", ON_COMPUTE, KIND_FORMAT, FIELD(log_format), .group = "Logging",
      .help = "text or json, on standard error (text)"},
-    {"log-level", 0, "LEVEL", ON_ENGINE, KIND_LEVEL, FIELD(log_level),
-     .help = "debug, info, warn or error (info; warn for `quire run`)"},
+    {"log-level", 0, "LEVEL", ON_COMPUTE, KIND_LEVEL, FIELD(log_level),
+     .help = "debug, info, warn or error (info; warn for all but `quire serve`)"},
 
     {"max-tokens", 'n', "TOKENS", ON_RUN, KIND_COUNT, FIELD(run_max_tokens), 1, 1 << 24,
      .group = "Answer", .help = "longest answer (128)"},
@@ -125,7 +130,29 @@ static const struct spec specs[] = {
     {"chat", 0, NULL, ON_RUN, KIND_ON, FIELD(run_chat),
      .help = "the prompt is a user's message for the chat template"},
 
-    {"json", 0, NULL, ON_INSPECT, KIND_ON, FIELD(json), .group = "Output", .help = "print JSON"},
+    {"tokens", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove_tokens), 1, 1 << 20, .group = "Proof",
+     .help = "how many tokens (200)"},
+    {"batch", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove_batch), 1, 128,
+     .help = "sequences side by side in the batched way (8)"},
+    {"plot", 0, "FILE", ON_PROVE, KIND_TEXT, FIELD(plot_file),
+     .help = "draw the time of each token into a .svg or .png, with gnuplot"},
+
+    {"window", 0, "TOKENS", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity_window), 8, 1 << 16,
+     .group = "Text", .help = "tokens of one window; its second half is scored (512)"},
+    {"windows", 0, "COUNT", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity_windows), 1, 1 << 30,
+     .help = "stop after so many windows (the whole text)"},
+    {"kl", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity_kl),
+     .help = "compare with the float reference too (--backend openblas): KL divergence"},
+
+    {"prompt-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_prompt), 1, 1 << 20,
+     .group = "Work", .help = "length of the prompt whose prefill is timed (512)"},
+    {"answer-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_tokens), 1, 1 << 20,
+     .help = "tokens that each sequence decodes (32)"},
+    {"batch-max", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_batch), 1, 1024,
+     .help = "most sequences decoded side by side (32)"},
+
+    {"json", 0, NULL, ON_INSPECT | ON_WORKBENCH, KIND_ON, FIELD(json), .group = "Output",
+     .help = "print JSON"},
 };
 #define SPEC_COUNT (sizeof specs / sizeof specs[0])
 
@@ -141,6 +168,12 @@ static const struct {
      "Print the completion of a prompt, without HTTP."},
     {"inspect", COMMAND_INSPECT, "quire inspect [--json] MODEL",
      "Print a model file's metadata, tensors and what its memory costs."},
+    {"prove", COMMAND_PROVE, "quire prove -m MODEL [options]",
+     "Show on the model that caching keys and values changes nothing but the work."},
+    {"perplexity", COMMAND_PERPLEXITY, "quire perplexity -m MODEL [options] FILE",
+     "How well the model predicts a text; how far its arithmetic is from the float reference."},
+    {"bench", COMMAND_BENCH, "quire bench -m MODEL [options]",
+     "Time prefill and decoding without HTTP."},
     {"healthcheck", COMMAND_HEALTHCHECK, "quire healthcheck [--host ADDRESS] [--port PORT]",
      "Ask a running server whether it is ready: exit code 0 if so, else 1."},
 };
@@ -413,18 +446,21 @@ static enum status set_flag_variable(const struct spec *spec, struct options *ou
     return bad_value(spec, from, text, "1 or 0", error);
 }
 
-/* A list in one variable is split at commas; the pieces live as long as the process. */
+/* A list in one variable is split at commas; the pieces live until the next options_parse. */
 static enum status set_list_variable(const struct spec *spec, struct options *out, const char *from,
                                      const char *text, struct error *error)
 {
-    char *copy = strdup(text); /* never freed: options live as long as the process */
-    char *rest = copy;
-    for (char *piece; copy && (piece = strsep(&rest, ","));) {
-        enum status status = set_value(spec, out, from, piece, error);
-        if (status != STATUS_OK)
-            return status;
-    }
-    return copy ? STATUS_OK : error_set(error, STATUS_IO, NULL, "out of memory");
+    static char *kept[SPEC_COUNT];
+    char **copy = &kept[spec - specs];
+    free(*copy);
+    *copy = strdup(text);
+    if (!*copy)
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    char *rest = *copy;
+    enum status status = STATUS_OK;
+    for (char *piece; status == STATUS_OK && (piece = strsep(&rest, ","));)
+        status = set_value(spec, out, from, piece, error);
+    return status;
 }
 
 static enum status apply_environment(struct options *out, struct error *error)
@@ -563,6 +599,10 @@ static enum status take_word(const char *word, struct options *out, bool *model_
         *model_given = true;
         return STATUS_OK;
     }
+    if (out->command == COMMAND_PERPLEXITY && !out->text_file) {
+        out->text_file = word;
+        return STATUS_OK;
+    }
     return error_set(error, STATUS_INVALID, NULL,
                      "'%.60s' is too much here; `quire %s --help` shows what goes", word,
                      command_name(out->command));
@@ -571,7 +611,7 @@ static enum status take_word(const char *word, struct options *out, bool *model_
 static enum status check_options(const struct options *options, struct error *error)
 {
     enum command command = options->command;
-    bool engine = command == COMMAND_SERVE || command == COMMAND_RUN;
+    bool engine = (ON_COMPUTE & (1u << command)) != 0;
     if ((engine || command == COMMAND_INSPECT) && !options->model_path)
         return error_set(error, STATUS_INVALID, "model",
                          "which model? quire %s -m FILE.gguf (or QUIRE_MODEL)",
@@ -579,6 +619,9 @@ static enum status check_options(const struct options *options, struct error *er
     if (command == COMMAND_RUN && !options->prompt)
         return error_set(error, STATUS_INVALID, "prompt",
                          "what prompt? quire run -m FILE.gguf \"Once upon a time\"");
+    if (command == COMMAND_PERPLEXITY && !options->text_file)
+        return error_set(error, STATUS_INVALID, "file",
+                         "what text? quire perplexity -m FILE.gguf TEXT.txt");
     if (!engine)
         return STATUS_OK;
     uint32_t page = options->page_size;
@@ -623,6 +666,12 @@ static void set_defaults(struct options *out)
         .log_level = LOG_INFO,
         .prefix_cache = true,
         .run_max_tokens = 128,
+        .prove_tokens = 200,
+        .prove_batch = 8,
+        .perplexity_window = 512,
+        .bench_prompt = 512,
+        .bench_tokens = 32,
+        .bench_batch = 32,
     };
 }
 
@@ -680,7 +729,7 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
             return STATUS_OK;
         }
     }
-    if (out->command == COMMAND_RUN)
+    if (out->command == COMMAND_RUN || (ON_WORKBENCH & (1u << out->command)))
         out->log_level = LOG_WARN; /* the answer is what is wanted */
     status = apply_environment(out, error);
     struct given given = {{NULL}};

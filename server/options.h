@@ -17,6 +17,9 @@ enum command {
     COMMAND_SERVE,
     COMMAND_RUN,
     COMMAND_INSPECT,
+    COMMAND_PROVE,
+    COMMAND_PERPLEXITY,
+    COMMAND_BENCH,
     COMMAND_HEALTHCHECK
 };
 
@@ -60,8 +63,16 @@ struct options {
     float run_temperature;
     uint64_t run_seed;
     bool run_chat; /* --chat: the prompt is a user message */
-    /* inspect */
+    /* inspect, prove, perplexity, bench */
     bool json;
+    uint32_t prove_tokens; /* --tokens */
+    uint32_t prove_batch;  /* --batch */
+    const char *plot_file; /* --plot, NULL: no drawing */
+    const char *text_file; /* perplexity's text */
+    uint32_t perplexity_window;
+    uint32_t perplexity_windows; /* --windows, 0: the whole text */
+    bool perplexity_kl;
+    uint32_t bench_prompt, bench_tokens, bench_batch;
 };
 
 /* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. The

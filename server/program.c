@@ -50,6 +50,12 @@ static int run_command(struct options *options, runtime_backend_factory factory)
         return program_run(options, factory);
     case COMMAND_INSPECT:
         return inspect_model(options);
+    case COMMAND_PROVE:
+        return program_prove(options);
+    case COMMAND_PERPLEXITY:
+        return program_perplexity(options);
+    case COMMAND_BENCH:
+        return program_bench(options);
     case COMMAND_HEALTHCHECK:
         return program_healthcheck(options);
     }
@@ -68,7 +74,8 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         return 2;
     }
     log_init(options.log_format, options.log_level);
-    if (options.command == COMMAND_SERVE || options.command == COMMAND_RUN) {
+    if (options.command != COMMAND_INSPECT && options.command != COMMAND_HEALTHCHECK &&
+        options.command != COMMAND_HELP && options.command != COMMAND_VERSION) {
         unsigned position = 0;
         for (const char *name; (name = options_misspelled_variable(&position));)
             log_warn("environment", "%.*s looks like a misspelled option; it has no effect",

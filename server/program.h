@@ -17,6 +17,10 @@ int program_main(int argc, char **argv, runtime_backend_factory factory);
 int program_serve(struct options *options, runtime_backend_factory factory);
 /* quire run: program_run.c */
 int program_run(struct options *options, runtime_backend_factory factory);
+/* quire prove, perplexity, bench: program_prove.c … Options are resolved. */
+int program_prove(const struct options *options);
+int program_perplexity(const struct options *options);
+int program_bench(const struct options *options);
 /* quire healthcheck: program_healthcheck.c */
 int program_healthcheck(const struct options *options);
 
