@@ -34,7 +34,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments
 TYPES = [
     completion(f"{field}={value!r}", param=field, **{field: value})
     for field, values in {
-        "max_tokens": ["10", -1, -2, 1.5, 1e18, [], {}, True],
+        "max_tokens": ["10", -1, -2, 1.5, -1e18, [], {}, True],
         "temperature": ["1", -1, 1e30, True, [], "NaN", "Infinity", 2.1],
         "top_p": ["1", -1e-9, 1.0001, {}],
         "min_p": ["0", -1, 1.5],
@@ -113,6 +113,7 @@ GOOD = [
         "16 choices": {"n": 16},
         "128 prompts": {"prompt": ["a"] * 128},
         "as many tokens as one likes": {"max_tokens": 2147483648, "stop": "e"},
+        "even 10^18": {"max_tokens": 10**18, "temperature": 1, "seed": 1},
         "seed -1": {"seed": -1},
         "seed 2^64-1": {"seed": 2**64 - 1},
         "user and salt": {"user": "someone", "cache_salt": "mine"},

@@ -168,6 +168,15 @@ def test_preempted_answers_are_the_same():
         assert after.preemptions - before.preemptions <= 3 * len(bodies)
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_preempted_at_every_step(every):
+    """A hook for tests takes the pages of one sequence away at every n-th step, wherever it is."""
+    environment = {"QUIRE_TEST_PREEMPT_EVERY": str(every), "QUIRE_TEST_CHECK_EVERY_STEP": "1"}
+    with harness.started("--max-batch-tokens", 64, model=harness.tiny(), environment=environment) as server:
+        check_same(server, MADE_UP, alone(harness.tiny()), 6)
+        assert server.metrics().preemptions >= 10 / every
+
+
 def test_preempted_streams_are_the_same():
     reference = harness.shared(model=harness.tiny())
     bodies = [{"prompt": harness.words(50 + i, 60), "max_tokens": 220, "temperature": 0.8, "seed": i,

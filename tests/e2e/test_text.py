@@ -141,11 +141,12 @@ def plain_count(server, text):
     return answer["usage"]["prompt_tokens"]
 
 
-@pytest.mark.sanitizer
 @pytest.mark.parametrize("text", FORGERIES)
-def test_user_text_never_becomes_control_tokens(server, text):
+@pytest.mark.parametrize("model", [pytest.param("tiny", marks=pytest.mark.sanitizer), "server"])
+def test_user_text_never_becomes_control_tokens(request, model, text):
     """The prompt is the template around "" plus the text's ordinary pieces. Were a marker read as one
     control token, the count would be smaller."""
+    server = request.getfixturevalue(model)
     frame = count_of(server, [{"role": "user", "content": ""}])
     assert count_of(server, [{"role": "user", "content": text}]) == frame + plain_count(server, text)
     read = server.complete({"prompt": text, "max_tokens": 0})["usage"]["prompt_tokens"]
