@@ -62,7 +62,7 @@ struct engine {
     atomic_uint_fast64_t dequeued;
     atomic_uint room;                        /* places for newcomers: they pass the queue at once */
     atomic_uint_fast64_t completion_ns;      /* moving average between two completions' ends */
-    atomic_uint_fast64_t last_completion_ns; /* when the last one ended; 0: none yet */
+    atomic_uint_fast64_t last_completion_ns; /* when the last one ended or work began; 0: never */
     struct engine_metrics metrics;
     double token_bounds[METRIC_BUCKETS_MAX];
 };
@@ -234,6 +234,7 @@ static bool collect(struct engine *engine)
     uint64_t now_ns = clock_now_ns();
     if (waited) {
         atomic_store(&engine->metrics.last_step_ns, now_ns); /* idle is not stuck */
+        atomic_store(&engine->last_completion_ns, now_ns);   /* nor slow */
         engine->completed_ns = 0;
     }
     uint32_t epoch = atomic_load(&engine->cancel_epoch);

@@ -7,6 +7,8 @@
 #define STRETCH 1.25       /* how much prompts may stretch a step of decoding rows */
 #define HEADROOM 0.95      /* steps scatter around their estimate */
 #define DECODE_WEIGHT 0.25 /* of a new measurement in the moving average */
+#define ALONE_ROWS 16      /* nobody decodes: so many rows are worth reading the weights for … */
+#define ALONE_STRETCH 5.0  /* … unless they take so many times the target */
 #define TILE_ROWS 8        /* chunks are cut to multiples: kernels work in tiles of rows */
 
 void step_pacer_init(struct step_pacer *pacer, uint32_t target_ms, uint32_t max_rows)
@@ -53,6 +55,10 @@ uint32_t step_pacer_prompt_rows(const struct step_pacer *pacer, uint32_t decode_
     if (decode_rows > 0 && limit_ns < STRETCH * decode_ns)
         limit_ns = STRETCH * decode_ns;
     double rows = (HEADROOM * limit_ns - decode_ns) / pacer->prompt_row_ns;
+    if (decode_rows == 0 && rows < ALONE_ROWS) {
+        double bearable = ALONE_STRETCH * (double)pacer->target_ns / pacer->prompt_row_ns;
+        rows = bearable < ALONE_ROWS ? bearable : ALONE_ROWS;
+    }
     if (!(rows >= 1))
         return 1;
     if (rows >= most)

@@ -1,8 +1,9 @@
 /*
  * The step pacer: how many prompt rows the next step may have, so that a step lasts at most
- * max(target, 1.25 × a step of the decoding rows alone). It learns from the steps that were made
- * and decides nothing but a number, so answers cannot depend on it. Private to engine/; engine
- * thread only.
+ * max(target, 1.25 × a step of the decoding rows alone). When nobody decodes nobody's next token
+ * waits: then chunks do not get so short that reading the weights outweighs the work. It learns
+ * from the steps that were made and decides nothing but a number, so answers cannot depend on it.
+ * Private to engine/; engine thread only.
  *
  *     a step's time ≈ decode_ns[decoding rows, at least 1] + prompt rows × prompt_row_ns
  *

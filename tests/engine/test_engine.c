@@ -620,6 +620,41 @@ START_TEST(retry_after_follows_the_measured_rate)
 }
 END_TEST
 
+START_TEST(idle_time_does_not_count_as_slowness)
+{
+    start(&(struct shape){
+        .page_count = 50, .max_sequences = 1, .max_batch_tokens = 16, .max_queue = 4});
+    struct rig_request r = request_of(0, 4, 10);
+    struct completion *c[5], *late[4];
+    struct error error;
+    for (unsigned i = 0; i < 4; i++) {
+        c[i] = submit(&r);
+        wait_done(c[i]);
+        completion_release(c[i]);
+    }
+    while (engine_in_flight(engine) > 0)
+        sched_yield();
+    nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+    scripted_backend_hold(backend);
+    for (unsigned i = 0; i < 5; i++)
+        c[i] = submit(&r);
+    scripted_backend_wait(backend);
+    for (unsigned i = 0; i < 4; i++)
+        late[i] = rig_completion(&r);
+    ck_assert_int_eq(engine_submit(engine, late, 4, &error), STATUS_BUSY);
+    ck_assert_uint_le(error.retry_after_s,
+                      2); /* four places at milliseconds each, not at a second */
+    scripted_backend_let_go(backend);
+    for (unsigned i = 0; i < 5; i++) {
+        wait_done(c[i]);
+        completion_release(c[i]);
+    }
+    for (unsigned i = 0; i < 4; i++)
+        completion_release(late[i]);
+    finish();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("engine");
@@ -641,6 +676,7 @@ int main(void)
     tcase_add_test(tcase, memory_is_what_was_announced);
     tcase_add_test(tcase, contradictory_options_are_refused);
     tcase_add_test(tcase, retry_after_follows_the_measured_rate);
+    tcase_add_test(tcase, idle_time_does_not_count_as_slowness);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -116,6 +116,23 @@ START_TEST(a_prompt_always_gets_a_row)
 }
 END_TEST
 
+START_TEST(a_slow_machine_does_not_read_its_weights_for_a_row_or_two)
+{
+    /* A large model: 80 ms to read, 20 ms a row. Alone, 16 rows; beside who decodes, what fits. */
+    const struct machine m = {80, 20, 20};
+    struct step_pacer pacer;
+    step_pacer_init(&pacer, 100, 512);
+    for (unsigned round = 0; round < 40; round++) {
+        uint32_t decode_rows = round % 2;
+        uint32_t rows = step_pacer_prompt_rows(&pacer, decode_rows);
+        if (round > 10)
+            ck_assert_uint_eq(rows, decode_rows ? 1 : 16);
+        step_pacer_observe(&pacer, decode_rows, rows, to_ns(step_ms(&m, decode_rows, rows)));
+        step_pacer_observe(&pacer, 1, 0, to_ns(step_ms(&m, 1, 0)));
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("step_pacer");
@@ -126,6 +143,7 @@ int main(void)
     tcase_add_test(tcase, when_decoding_alone_is_slow_prompts_stretch_it_by_a_quarter);
     tcase_add_test(tcase, a_machine_that_becomes_slower_is_noticed_at_once);
     tcase_add_test(tcase, a_prompt_always_gets_a_row);
+    tcase_add_test(tcase, a_slow_machine_does_not_read_its_weights_for_a_row_or_two);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
