@@ -1,0 +1,95 @@
+/*
+ * An answer from inside: shared by answer.c (life, text), answer_stream.c and answer_whole.c.
+ */
+#ifndef QUIRE_API_ANSWER_PRIVATE_H
+#define QUIRE_API_ANSWER_PRIVATE_H
+
+#include "api/answer.h"
+#include "api/answer_write.h"
+#include "api/request.h"
+#include "engine/text/detokenizer.h"
+#include "engine/text/stop_matcher.h"
+
+#include <stdatomic.h>
+
+#define EVENT_TOKENS_MAX 256         /* tokens merged into one event */
+#define EVENT_TEXT_BYTES (64u << 10) /* and text, before the next event begins */
+
+/* Tokens to text: detokenizer, then stop strings. */
+struct text_state {
+    struct detokenizer detokenizer;
+    struct stop_matcher matcher;
+    uint32_t next; /* token */
+};
+
+struct answer_choice {
+    uint32_t prompt; /* index of its completion */
+    uint32_t choice; /* index in it */
+    struct text_state text;
+    struct text_offsets offsets;
+    const char *finish;   /* "stop" or "length"; NULL: going on */
+    uint32_t token_count; /* counted in usage */
+    size_t echo_sent;
+    bool started; /* stream: its first event was written */
+    bool ended;   /* stream: its last event was written */
+};
+
+/* A whole answer is written in these steps, choice by choice. */
+enum write_step {
+    STEP_HEAD,
+    STEP_OPEN,
+    STEP_ECHO,
+    STEP_TEXT,
+    STEP_LOGPROBS,
+    STEP_CLOSE,
+    STEP_TAIL
+};
+
+struct answer {
+    const struct api_context *context;
+    struct request request;
+    struct answer_head head;
+    struct completion **completions; /* [prompt_count]; NULL each when nothing is generated */
+    struct answer_choice *choices;   /* [choice_count] prompt by prompt */
+    uint32_t choice_count;
+    atomic_bool cancelled;
+    bool sent;           /* bytes were handed out */
+    struct buffer delta; /* text of the event being written */
+    struct buffer piece; /* text of one token */
+    struct error error;
+    /* writing a whole answer */
+    enum write_step step;
+    uint32_t write_choice;
+    enum logprob_pass pass;
+    uint32_t pass_next;
+};
+
+void answer_text_init(struct text_state *state, const struct request *request);
+/* NULL: nothing is generated. */
+struct completion *answer_completion(const struct answer *answer,
+                                     const struct answer_choice *choice);
+/* Append the text of the next token; true once a stop matched. */
+bool answer_push_token(struct answer *answer, struct text_state *state, uint32_t token,
+                       struct buffer *out);
+/* The end of the tokens: a cut character, then what was held back. True if that completed a stop.
+ */
+bool answer_push_end(struct answer *answer, struct text_state *state, struct buffer *out);
+/* Set the answer's error from a reason that is neither stop nor length. */
+enum status answer_fault(struct answer *answer, enum finish_reason reason);
+/* Take what is ready of one choice, at most an event's worth: text goes to `out`, finish is set
+   when it ended. */
+enum status answer_advance(struct answer *answer, struct answer_choice *choice, struct buffer *out);
+/* Has the choice anything that was not taken yet? */
+bool answer_is_ready(const struct answer *answer, const struct answer_choice *choice);
+struct answer_usage answer_usage(const struct answer *answer);
+/* Length of the next piece of text[0..length): at most `most` bytes, ending at a character. */
+size_t answer_piece_length(const char *text, size_t length, size_t most);
+/* Tokens first … end-1 of a choice, for answer_write_logprobs. */
+struct logprob_range answer_logprob_range(struct answer *answer, struct answer_choice *choice,
+                                          uint32_t first, uint32_t end);
+
+/* answer_pump for a stream and for a whole answer. */
+enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out);
+enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out);
+
+#endif

@@ -1,0 +1,161 @@
+/*
+ * Whole answers: stops are looked for while the engine runs, the body is written from its rings
+ * when it is done: choice by choice, in pieces, so that a long answer needs no memory of its own.
+ */
+#include "api/answer_private.h"
+
+/* Look for stops in what came since. True when every choice has finished. */
+static enum status follow(struct answer *answer, bool *all)
+{
+    *all = true;
+    for (uint32_t i = 0; i < answer->choice_count; i++) {
+        struct answer_choice *choice = &answer->choices[i];
+        while (!choice->finish && answer_is_ready(answer, choice)) {
+            buffer_clear(&answer->delta);
+            enum status status = answer_advance(answer, choice, &answer->delta);
+            if (status != STATUS_OK)
+                return status;
+        }
+        *all = *all && choice->finish;
+    }
+    return STATUS_OK;
+}
+
+/* The next piece of a choice's text, from the ring. True when there is no more. */
+static bool write_text_piece(struct answer *answer, struct answer_choice *choice,
+                             struct buffer *out)
+{
+    struct text_state *state = &choice->text;
+    const struct completion_token *tokens;
+    uint32_t count = 0;
+    if (answer_completion(answer, choice))
+        count = completion_read(answer_completion(answer, choice), choice->choice, state->next,
+                                &tokens);
+    uint32_t left = choice->token_count - state->next;
+    count = count < left ? count : left;
+    buffer_clear(&answer->delta);
+    bool stopped = false;
+    for (uint32_t i = 0; i < count && answer->delta.length < EVENT_TEXT_BYTES && !stopped; i++)
+        stopped = answer_push_token(answer, state, tokens[i].token, &answer->delta);
+    bool done = stopped || state->next == choice->token_count;
+    if (done && !stopped)
+        answer_push_end(answer, state, &answer->delta);
+    json_write_escaped(out, answer->delta.data ? answer->delta.data : "", answer->delta.length);
+    return done;
+}
+
+static void write_open(struct answer *answer, struct buffer *out)
+{
+    struct answer_choice *choice = &answer->choices[answer->write_choice];
+    stop_matcher_deinit(&choice->text.matcher);
+    answer_text_init(&choice->text, &answer->request); /* from the first token again */
+    buffer_append_text(out, answer->write_choice ? "," : "");
+    buffer_appendf(out, "{\"index\":%u,", answer->write_choice);
+    buffer_append_text(out, answer->request.kind == ANSWER_CHAT
+                                ? "\"message\":{\"role\":\"assistant\",\"content\":\""
+                                : "\"text\":\"");
+}
+
+static bool write_echo_piece(struct answer *answer, struct answer_choice *choice,
+                             struct buffer *out)
+{
+    const struct request_prompt *prompt = &answer->request.prompts[choice->prompt];
+    if (!prompt->echo)
+        return true;
+    const char *text = prompt->echo + choice->echo_sent;
+    size_t length =
+        answer_piece_length(text, prompt->echo_length - choice->echo_sent, EVENT_TEXT_BYTES);
+    json_write_escaped(out, text, length);
+    choice->echo_sent += length;
+    return choice->echo_sent == prompt->echo_length;
+}
+
+/* Behind the text; begins the log-probabilities. */
+static void write_text_close(struct answer *answer, struct buffer *out)
+{
+    buffer_append_text(out, answer->request.kind == ANSWER_CHAT ? "\",\"refusal\":null}," : "\",");
+    buffer_append_text(out, "\"logprobs\":");
+    answer->pass = logprob_pass_first(answer->request.kind);
+    answer->pass_next = 0;
+}
+
+/* True when all passes are written. */
+static bool write_logprobs_piece(struct answer *answer, struct answer_choice *choice,
+                                 struct buffer *out)
+{
+    if (!answer->request.want_logprobs || !answer_completion(answer, choice)) {
+        buffer_append_text(out, "null");
+        return true;
+    }
+    uint32_t end = answer->pass_next + EVENT_TOKENS_MAX;
+    end = end < choice->token_count ? end : choice->token_count;
+    struct logprob_range range = answer_logprob_range(answer, choice, answer->pass_next, end);
+    range.comma = answer->pass_next > 0;
+    if (answer->pass_next == 0)
+        buffer_append_text(out, logprob_pass_open(answer->pass));
+    answer_write_logprobs(&range, answer->pass, out);
+    answer->pass_next = end;
+    if (end < choice->token_count)
+        return false;
+    buffer_append_text(out, logprob_pass_close(answer->pass));
+    answer->pass_next = 0;
+    return logprob_pass_last(answer->pass++);
+}
+
+/* One step; true when the body is whole. */
+static bool write_step(struct answer *answer, struct buffer *out)
+{
+    struct answer_choice *choice = &answer->choices[answer->write_choice];
+    switch (answer->step) {
+    case STEP_HEAD:
+        answer_write_head(&answer->head, out);
+        answer->step = STEP_OPEN;
+        return false;
+    case STEP_OPEN:
+        write_open(answer, out);
+        answer->step = STEP_ECHO;
+        return false;
+    case STEP_ECHO:
+        if (write_echo_piece(answer, choice, out))
+            answer->step = STEP_TEXT;
+        return false;
+    case STEP_TEXT:
+        if (!write_text_piece(answer, choice, out))
+            return false;
+        write_text_close(answer, out);
+        answer->step = STEP_LOGPROBS;
+        return false;
+    case STEP_LOGPROBS:
+        if (write_logprobs_piece(answer, choice, out))
+            answer->step = STEP_CLOSE;
+        return false;
+    case STEP_CLOSE:
+        buffer_appendf(out, ",\"finish_reason\":\"%s\"}", choice->finish);
+        answer->write_choice++;
+        answer->step = answer->write_choice < answer->choice_count ? STEP_OPEN : STEP_TAIL;
+        return false;
+    case STEP_TAIL:
+        break;
+    }
+    struct answer_usage usage = answer_usage(answer);
+    buffer_append_text(out, "],");
+    answer_write_usage(&usage, out);
+    buffer_append_text(out, "}");
+    return true;
+}
+
+enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out)
+{
+    bool all;
+    if (follow(answer, &all) != STATUS_OK) {
+        answer_cancel(answer);
+        return ANSWER_FAILED;
+    }
+    if (!all)
+        return ANSWER_WAIT;
+    size_t before = out->length;
+    while (out->length - before < LIMIT_OUTPUT_BYTES)
+        if (write_step(answer, out))
+            return ANSWER_END;
+    return ANSWER_DATA;
+}

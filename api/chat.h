@@ -1,0 +1,37 @@
+/*
+ * A chat on its way from messages to a prompt. Private to api/: chat_check.c looks at what the
+ * client sent, chat_context.c writes what the template sees, request_chat.c puts them together.
+ */
+#ifndef QUIRE_API_CHAT_H
+#define QUIRE_API_CHAT_H
+
+#include "api/control_guard.h"
+#include "api/request.h"
+
+struct chat {
+    const struct api_context *context;
+    const struct json_document *document;
+    const struct cJSON *messages;
+    const struct cJSON *tools; /* NULL: none */
+    bool add_generation_prompt, continue_final_message;
+    bool noncharacter[JSON_NONCHARACTERS]; /* those that occur in the request */
+    struct control_guard guard;
+    struct buffer json;    /* the template's context */
+    struct buffer scratch; /* a decoded string */
+    bool unbreakable;      /* a text holds a control token that cannot be broken up */
+};
+
+/* STATUS_INVALID or STATUS_UNSUPPORTED naming the field. Set messages, tools and noncharacter. */
+enum status chat_check_messages(struct chat *chat, struct error *error);
+enum status chat_check_tools(struct chat *chat, struct error *error);
+enum status chat_check_template_arguments(const struct cJSON *root, struct error *error);
+enum status chat_check_response_format(const struct cJSON *root, struct error *error);
+enum status chat_check_modalities(const struct cJSON *root, struct error *error);
+
+/* Write the template's context into chat->json; see its `failed` and chat->unbreakable. What was
+   checked may be written without looking again. */
+void chat_write_context(struct chat *chat);
+/* Append text to chat->json as the inside of a JSON string, under the guard. */
+void chat_write_guarded(struct chat *chat, const char *text, size_t length, bool alone);
+
+#endif

@@ -1,0 +1,173 @@
+/*
+ * What the template sees: the client's messages, tools and arguments as JSON, made plain (see
+ * request_chat.c) and with every string of the user's under the control guard. Copied from the
+ * body's own text wherever nothing has to change, so that numbers keep their spelling and keys
+ * their order.
+ */
+#include "api/chat.h"
+#include "base/check.h"
+
+#include <string.h>
+
+void chat_write_guarded(struct chat *chat, const char *text, size_t length, bool alone)
+{
+    if (!control_guard_write(&chat->guard, text, length, alone, &chat->json))
+        chat->unbreakable = true;
+}
+
+static void write_guarded_slice(struct chat *chat, struct json_slice string, bool alone)
+{
+    buffer_clear(&chat->scratch);
+    json_decode_string(string, &chat->scratch);
+    buffer_append_text(&chat->json, "\"");
+    chat_write_guarded(chat, chat->scratch.data ? chat->scratch.data : "", chat->scratch.length,
+                       alone);
+    buffer_append_text(&chat->json, "\"");
+}
+
+/* Copy a value as it is spelled, its strings and keys under the guard. */
+static void write_value(struct chat *chat, struct json_slice value)
+{
+    for (size_t at = 0; at < value.length;) {
+        const char *quote = memchr(value.text + at, '"', value.length - at);
+        size_t plain = quote ? (size_t)(quote - value.text) : value.length;
+        buffer_append(&chat->json, value.text + at, plain - at);
+        if (!quote)
+            return;
+        size_t end = plain + 1;
+        while (value.text[end] != '"')
+            end += value.text[end] == '\\' ? 2 : 1;
+        write_guarded_slice(chat, (struct json_slice){value.text + plain, end + 1 - plain}, false);
+        at = end + 1;
+    }
+}
+
+static void write_content(struct chat *chat, const struct cJSON *content)
+{
+    buffer_append_text(&chat->json, "\"content\":\"");
+    if (json_is_string(content)) {
+        chat_write_guarded(chat, json_string(content), strlen(json_string(content)), false);
+    } else {
+        bool first = true;
+        /* Joined before it is guarded: a token may not come about at a seam either. */
+        struct buffer joined;
+        buffer_init(&joined, 0);
+        for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
+            buffer_append_text(&joined, first ? "" : "\n");
+            buffer_append_text(&joined, json_string(json_get(part, "text")));
+            first = false;
+        }
+        chat_write_guarded(chat, joined.data ? joined.data : "", joined.length, false);
+        chat->json.failed |= joined.failed;
+        buffer_deinit(&joined);
+    }
+    buffer_append_text(&chat->json, "\"");
+}
+
+static void write_arguments(struct chat *chat, struct json_slice arguments)
+{
+    if (arguments.text[0] != '"') {
+        write_value(chat, arguments);
+        return;
+    }
+    struct buffer text;
+    buffer_init(&text, 0);
+    json_decode_string(arguments, &text);
+    if (text.length > 0)
+        write_value(chat, (struct json_slice){text.data, text.length});
+    else
+        buffer_append_text(&chat->json, "{}");
+    chat->json.failed |= text.failed;
+    buffer_deinit(&text);
+}
+
+/* An object of a tool call, `arguments` made an object. */
+static void write_call_part(struct chat *chat, struct json_slice object, bool is_function)
+{
+    struct json_slice key, value;
+    const char *comma = "";
+    buffer_append_text(&chat->json, "{");
+    for (size_t at = 0; json_next(object, &at, &key, &value); comma = ",") {
+        buffer_append_text(&chat->json, comma);
+        write_guarded_slice(chat, key, false);
+        buffer_append_text(&chat->json, ":");
+        if (is_function && json_slice_is(key, "arguments"))
+            write_arguments(chat, value);
+        else if (!is_function && json_slice_is(key, "function"))
+            write_call_part(chat, value, true);
+        else
+            write_value(chat, value);
+    }
+    buffer_append_text(&chat->json, "}");
+}
+
+static void write_tool_calls(struct chat *chat, struct json_slice calls)
+{
+    struct json_slice call;
+    const char *comma = "";
+    buffer_append_text(&chat->json, "\"tool_calls\":[");
+    for (size_t at = 0; json_next(calls, &at, NULL, &call); comma = ",") {
+        buffer_append_text(&chat->json, comma);
+        write_call_part(chat, call, false);
+    }
+    buffer_append_text(&chat->json, "]");
+}
+
+static void write_message(struct chat *chat, const struct cJSON *message, struct json_slice slice)
+{
+    const char *role = json_string(json_get(message, "role"));
+    if (strcmp(role, "developer") == 0)
+        role = "system";
+    /* The role is one of a known few: it may make control tokens ("<|" role "|>"). */
+    buffer_appendf(&chat->json, "{\"role\":\"%s\",", role);
+    write_content(chat, json_get(message, "content"));
+    struct json_slice key, value;
+    for (size_t at = 0; json_next(slice, &at, &key, &value);) {
+        if (json_slice_is(key, "role") || json_slice_is(key, "content") ||
+            value.text[0] == 'n') /* null is absent */
+            continue;
+        buffer_append_text(&chat->json, ",");
+        if (json_slice_is(key, "tool_calls")) {
+            write_tool_calls(chat, value);
+            continue;
+        }
+        write_guarded_slice(chat, key, false);
+        buffer_append_text(&chat->json, ":");
+        if (value.text[0] == '"' && json_slice_is(key, "name"))
+            write_guarded_slice(chat, value, true);
+        else
+            write_value(chat, value);
+    }
+    buffer_append_text(&chat->json, "}");
+}
+
+void chat_write_context(struct chat *chat)
+{
+    struct buffer *json = &chat->json;
+    struct json_slice body = chat->document->text, key, value;
+    const struct cJSON *message = json_first(chat->messages);
+    struct json_slice messages = json_find(body, "messages");
+    buffer_append_text(json, "{\"messages\":[");
+    for (size_t at = 0; json_next(messages, &at, NULL, &value); message = json_after(message)) {
+        CHECK(message);
+        if (message != json_first(chat->messages))
+            buffer_append_text(json, ",");
+        write_message(chat, message, value);
+    }
+    buffer_append_text(json, "],\"tools\":");
+    write_value(chat, chat->tools ? json_find(body, "tools") : (struct json_slice){"null", 4});
+    buffer_appendf(json, ",\"documents\":null,\"add_generation_prompt\":%s",
+                   chat->add_generation_prompt ? "true" : "false");
+    if (json_get(chat->document->root, "reasoning_effort")) {
+        buffer_append_text(json, ",\"reasoning_effort\":");
+        write_value(chat, json_find(body, "reasoning_effort"));
+    }
+    struct json_slice arguments = json_find(body, "chat_template_kwargs");
+    for (size_t at = 0; arguments.text && json_next(arguments, &at, &key, &value);) {
+        buffer_append_text(json, ",");
+        write_value(chat, key);
+        buffer_append_text(json, ":");
+        write_value(chat, value);
+    }
+    buffer_append_text(json, "}");
+}
