@@ -30,7 +30,7 @@ struct shape {
 
 static const struct shape SHAPES[] = {
     {576, 576}, {576, 1536}, {1536, 576}, {49152, 576}, {1536, 8960}};
-static const uint32_t ROWS[] = {1, 4, 8, 32, 128};
+static const uint32_t ROWS[] = {1, 2, 4, 8, 32, 128};
 
 struct options {
     const struct kernels *kernels;

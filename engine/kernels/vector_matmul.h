@@ -51,6 +51,15 @@ INLINE uint32_t next_tile(uint32_t left)
     return (left + tiles - 1) / tiles;
 }
 
+/* Formats whose panels are read from one end to the other. With one or two rows, which are as fast
+   as memory is, the hardware's own prefetching does better there; several streams are too much for
+   it. */
+static bool in_one_stream(enum tensor_format format)
+{
+    return format == FORMAT_Q4_0 || format == FORMAT_Q4_1 || format == FORMAT_Q4_K ||
+           format == FORMAT_Q8_0 || format == FORMAT_IQ4_NL || format == FORMAT_IQ4_XS;
+}
+
 /* acc [rows][16] of one group; `first` is a row of the activations. */
 static void integer_group(const struct packed_matrix *matrix, const uint8_t *group,
                           const struct activations *activations, uint32_t first, uint32_t rows,
@@ -62,6 +71,9 @@ static void integer_group(const struct packed_matrix *matrix, const uint8_t *gro
     panel_read *read = PANEL_READ[matrix->format];
     uint64_t chunk_bytes = interleave_chunk_bytes(matrix->format);
     uint32_t ahead_lines = (uint32_t)(chunk_bytes + AHEAD_BYTES - 1) / AHEAD_BYTES;
+    if (rows <= 2 && in_one_stream(matrix->format)) {
+        ahead_lines = 0;
+    }
     size_t stride = activation_stride(matrix->k);
     const struct activation_block *a = activations->quantized;
     a += first * stride;

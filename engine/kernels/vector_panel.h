@@ -43,8 +43,6 @@ INLINE const uint8_t *prefetch_ahead(const uint8_t *ahead, uint32_t lines)
     return ahead + lines * LINE_BYTES;
 }
 
-#define EACH_PART(p) (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES)
-
 INLINE void panel_read_f16(const uint8_t *from, uint32_t blocks, float to[][KERNEL_ROW_GROUP])
 {
     const uint16_t *halves = (const uint16_t *)(const void *)from;
@@ -74,26 +72,25 @@ INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const uin
 {
     const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
     for (uint32_t b = 0; b < blocks; b++) {
-        for
-            EACH_PART(p)
-            {
-                vi bits = fifths ? vi_load(fifths + b * LINE_BYTES + p) : vi_set1(0);
+        panel->ahead = prefetch_ahead(panel->ahead, panel->ahead_lines);
+        for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+            vi bits = fifths ? vi_load(fifths + b * LINE_BYTES + p) : vi_set1(0);
 #pragma GCC unroll 4
-                for (int j = 0; j < 4; j++) {
-                    vi x = vi_load(lines + (b * 4 + (uint32_t)j) * LINE_BYTES + p);
-                    vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
-                    if (fifths) {
-                        first = vi_or(first, vi_and(vi_sll16(bits, 4 - j), fifth));
-                        second = vi_or(second, vi_and(vi_srl16(bits, j), fifth));
-                    }
-                    if (table) {
-                        first = vi_look_up(table, first);
-                        second = vi_look_up(table, second);
-                    }
-                    vi_store(panel->buffer[b][j] + p, first);
-                    vi_store(panel->buffer[b][4 + j] + p, second);
+            for (int j = 0; j < 4; j++) {
+                vi x = vi_load(lines + (b * 4 + (uint32_t)j) * LINE_BYTES + p);
+                vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
+                if (fifths) {
+                    first = vi_or(first, vi_and(vi_sll16(bits, 4 - j), fifth));
+                    second = vi_or(second, vi_and(vi_srl16(bits, j), fifth));
                 }
+                if (table) {
+                    first = vi_look_up(table, first);
+                    second = vi_look_up(table, second);
+                }
+                vi_store(panel->buffer[b][j] + p, first);
+                vi_store(panel->buffer[b][4 + j] + p, second);
             }
+        }
     }
     panel->q = panel->buffer[0][0];
 }
@@ -172,47 +169,42 @@ INLINE void panel_six_bit(const uint8_t *from, struct panel *panel)
     uint8_t scales[8][KERNEL_ROW_GROUP], minimums[8][KERNEL_ROW_GROUP];
     float d[2][KERNEL_ROW_GROUP];
     const vi six = vi_set1_u8(63), low = vi_set1_u8(15), top = vi_set1_u8(0x30);
-    for
-        EACH_PART(p)
-        {
-            vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
-            vi c = vi_load(from + 2 * LINE_BYTES + p);
-            vi_store(scales[0] + p, vi_and(a, six));
-            vi_store(minimums[0] + p, vi_and(b, six));
-            vi_store(scales[4] + p, vi_or(vi_and(c, low), vi_and(vi_srl16(a, 2), top)));
-            vi_store(minimums[4] + p,
-                     vi_or(vi_and(vi_srl16(c, 4), low), vi_and(vi_srl16(b, 2), top)));
-        }
+    for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+        vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
+        vi c = vi_load(from + 2 * LINE_BYTES + p);
+        vi_store(scales[0] + p, vi_and(a, six));
+        vi_store(minimums[0] + p, vi_and(b, six));
+        vi_store(scales[4] + p, vi_or(vi_and(c, low), vi_and(vi_srl16(a, 2), top)));
+        vi_store(minimums[4] + p, vi_or(vi_and(vi_srl16(c, 4), low), vi_and(vi_srl16(b, 2), top)));
+    }
     panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 2, d);
     panel_scale(d[0], false, scales[0], 8, false, 0, panel->scale);
     panel_scale(d[1], true, minimums[0], 8, false, 0, panel->minimum);
 }
 
-/* Q4_K and Q5_K: byte i of 32 has value i of two blocks in its nibbles. */
+/* a << n, or to the right for a negative n. */
+#define SHIFTED(a, n) ((n) >= 0 ? vi_sll16(a, (n) >= 0 ? (n) : 0) : vi_srl16(a, (n) < 0 ? -(n) : 0))
+
+/* Q4_K and Q5_K: byte i of 32 has value i of two blocks in its nibbles; the fifth bit of block b is
+   bit b. Lines are read in their order, which the hardware's prefetching likes. */
 INLINE void panel_nibble_pairs(const uint8_t *lines, const uint8_t *fifths, struct panel *panel)
 {
     const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
-    for (uint32_t j = 0; j < 8; j++) {
-        for
-            EACH_PART(p)
-            {
-                vi bits = fifths ? vi_load(fifths + j * LINE_BYTES + p) : vi_set1(0);
 #pragma GCC unroll 4
-                for (int pair = 0; pair < 4; pair++) {
-                    vi x = vi_load(lines + ((uint32_t)pair * 8 + j) * LINE_BYTES + p);
-                    vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
-                    if (fifths) {
-                        vi turned =
-                            pair < 2 ? vi_sll16(bits, 4 - 2 * pair) : vi_srl16(bits, 2 * pair - 4);
-                        first = vi_or(first, vi_and(turned, fifth));
-                        turned =
-                            pair < 2 ? vi_sll16(bits, 3 - 2 * pair) : vi_srl16(bits, 2 * pair - 3);
-                        second = vi_or(second, vi_and(turned, fifth));
-                    }
-                    vi_store(panel->buffer[2 * pair][j] + p, first);
-                    vi_store(panel->buffer[2 * pair + 1][j] + p, second);
-                }
+    for (int pair = 0; pair < 4; pair++) {
+        uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 2 * pair;
+        panel->ahead = prefetch_ahead(panel->ahead, 2 * panel->ahead_lines);
+        for (uint32_t i = 0; i < 8 * LINE_BYTES; i += VECTOR_BYTES) {
+            vi x = vi_load(lines + (uint32_t)pair * 8 * LINE_BYTES + i);
+            vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
+            if (fifths) {
+                vi bits = vi_load(fifths + i);
+                first = vi_or(first, vi_and(SHIFTED(bits, 4 - 2 * pair), fifth));
+                second = vi_or(second, vi_and(SHIFTED(bits, 3 - 2 * pair), fifth));
             }
+            vi_store(out[0][0] + i, first);
+            vi_store(out[1][0] + i, second);
+        }
     }
     panel->q = panel->buffer[0][0];
 }
@@ -240,18 +232,16 @@ static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel 
         panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
         for (uint32_t j = 0; j < 8; j++) {
             uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
-            for
-                EACH_PART(p)
-                {
-                    vi a = vi_load(chunk + (half * 16 + j) * LINE_BYTES + p);
-                    vi b = vi_load(chunk + (half * 16 + 8 + j) * LINE_BYTES + p);
-                    vi h = vi_load(high + (half * 8 + j) * LINE_BYTES + p);
-                    vi_store(out[0][j] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
-                    vi_store(out[1][j] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
-                    vi_store(out[2][j] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
-                    vi_store(out[3][j] + p,
-                             vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
-                }
+            for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+                vi a = vi_load(chunk + (half * 16 + j) * LINE_BYTES + p);
+                vi b = vi_load(chunk + (half * 16 + 8 + j) * LINE_BYTES + p);
+                vi h = vi_load(high + (half * 8 + j) * LINE_BYTES + p);
+                vi_store(out[0][j] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
+                vi_store(out[1][j] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
+                vi_store(out[2][j] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
+                vi_store(out[3][j] + p,
+                         vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
+            }
         }
     }
     panel->q = panel->buffer[0][0];
@@ -265,22 +255,22 @@ static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel 
 INLINE void panel_two_bit(const uint8_t *lines, const uint8_t *thirds, struct panel *panel)
 {
     const vi low = vi_set1_u8(3), third = vi_set1_u8(4);
-    for (uint32_t j = 0; j < 8; j++) {
-        for
-            EACH_PART(p)
-            {
-                vi bits = thirds ? vi_load(thirds + j * LINE_BYTES + p) : vi_set1(0);
-#pragma GCC unroll 8
-                for (int b = 0; b < 8; b++) {
-                    vi x = vi_load(lines + ((uint32_t)b / 4 * 8 + j) * LINE_BYTES + p);
-                    x = vi_and(vi_srl16(x, b % 4 * 2), low);
-                    if (thirds) {
-                        vi turned = b < 2 ? vi_sll16(bits, 2 - b) : vi_srl16(bits, b - 2);
-                        x = vi_or(x, vi_and(turned, third));
-                    }
-                    vi_store(panel->buffer[b][j] + p, x);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
+        panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
+        for (uint32_t i = 0; i < 8 * LINE_BYTES; i += VECTOR_BYTES) {
+            vi x = vi_load(lines + (uint32_t)half * 8 * LINE_BYTES + i);
+            vi bits = thirds ? vi_load(thirds + i) : x;
+#pragma GCC unroll 4
+            for (int b = 0; b < 4; b++) {
+                vi value = vi_and(vi_srl16(x, 2 * b), low);
+                if (thirds) {
+                    value = vi_or(value, vi_and(SHIFTED(bits, 2 - 4 * half - b), third));
                 }
+                vi_store(out[b][0] + i, value);
             }
+        }
     }
     panel->q = panel->buffer[0][0];
 }
@@ -311,17 +301,14 @@ static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel 
     float d[1][KERNEL_ROW_GROUP];
     const uint8_t *from = chunk + 24 * LINE_BYTES;
     const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30);
-    for
-        EACH_PART(p)
-        {
-            vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
-            vi h = vi_load(from + 2 * LINE_BYTES + p);
-            vi_store(scales[0] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
-            vi_store(scales[4] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
-            vi_store(scales[8] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
-            vi_store(scales[12] + p,
-                     vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
-        }
+    for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+        vi a = vi_load(from + p), b = vi_load(from + LINE_BYTES + p);
+        vi h = vi_load(from + 2 * LINE_BYTES + p);
+        vi_store(scales[0] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
+        vi_store(scales[4] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
+        vi_store(scales[8] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
+        vi_store(scales[12] + p, vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
+    }
     panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 1, d);
     panel_scale(d[0], false, scales[0], 16, false, 32, panel->scale);
 }
