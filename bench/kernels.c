@@ -179,6 +179,130 @@ static void bench_shape(const struct options *options, enum tensor_format format
     free(rows);
 }
 
+/* One KV head of `context` positions in pages of 16, attended to by the last queries of it. */
+static void bench_attention_task(const struct options *options, uint32_t head_dim, uint32_t group,
+                                 uint32_t context, uint32_t queries)
+{
+    const uint32_t page_size = 16, heads = 8, pages = context / page_size;
+    struct kv_layout kv = {
+        NULL, kv_page_bytes(1, heads, head_dim, page_size), page_size, 1, heads, head_dim};
+    kv.pool = allocate(kv.page_bytes * pages);
+    float *row = allocate(sizeof(float) * queries * group * head_dim);
+    float *out = allocate(sizeof(float) * queries * group * head_dim);
+    uint32_t *table = allocate(pages * sizeof *table);
+    for (uint32_t i = 0; i < queries * group * head_dim; i++) {
+        row[i] = (float)random_u32() * 0x1p-31f - 1.0f;
+    }
+    for (uint32_t i = 0; i < pages; i++) {
+        table[i] = i * 7 % pages; /* not in order */
+    }
+    for (uint32_t slot = 0; slot < context; slot++) {
+        for (uint32_t h = 0; h < heads; h++) {
+            options->kernels->kv_store(&kv, 0, h, slot, row, row);
+        }
+    }
+    struct attention_task task = {.kv = &kv,
+                                  .pages = table,
+                                  .first_position = context - queries,
+                                  .query_count = queries,
+                                  .group = group,
+                                  .q = row,
+                                  .q_stride = (size_t)group * head_dim,
+                                  .scale = 0.125f,
+                                  .out = out,
+                                  .out_stride = (size_t)group * head_dim};
+    task.scratch = allocate(options->kernels->attention_scratch_bytes(head_dim, group));
+    double best = 1e9;
+    for (unsigned i = 0; i < options->samples; i++) {
+        uint64_t start = time_ns();
+        for (task.kv_head = 0; task.kv_head < heads; task.kv_head++) {
+            options->kernels->attention(&task);
+        }
+        double seconds = (double)(time_ns() - start) * 1e-9 / heads;
+        best = seconds < best ? seconds : best;
+    }
+    double keys = 0;
+    for (uint32_t i = 0; i < queries; i++) {
+        keys += task.first_position + i + 1;
+    }
+    printf("%-8s attention head_dim %3u group %u context %5u queries %2u: %8.1f us, %5.1f GFLOP/s, "
+           "%4.1f GB/s\n",
+           options->kernels->name, head_dim, group, context, queries, best * 1e6,
+           4.0 * keys * group * head_dim / best * 1e-9, 4.0 * context * head_dim / best * 1e-9);
+    free(kv.pool);
+    free(row);
+    free(out);
+    free(table);
+    free(task.scratch);
+}
+
+static void bench_attention(const struct options *options)
+{
+    static const uint32_t SHAPES_OF_HEADS[][2] = {{64, 3}, {128, 6}, {256, 4}};
+    static const uint32_t CONTEXTS[] = {256, 1024, 8192};
+    for (int s = 0; s < 3; s++) {
+        for (int c = 0; c < 3; c++) {
+            uint32_t head_dim = SHAPES_OF_HEADS[s][0], group = SHAPES_OF_HEADS[s][1];
+            bench_attention_task(options, head_dim, group, CONTEXTS[c], 1);
+            bench_attention_task(options, head_dim, group, CONTEXTS[c], 16);
+        }
+    }
+}
+
+/* What works along a row, per value, in the first-level cache. */
+static void bench_rows(const struct options *options)
+{
+    enum { COUNT = 1536, REPEATS = 64, FUNCTIONS = 6 };
+    static const char *const NAMES[FUNCTIONS] = {"quantize", "rms_norm", "silu",
+                                                 "gelu",     "add",      "rope"};
+    const struct kernels *kernels = options->kernels;
+    float *x = allocate(COUNT * 4), *y = allocate(COUNT * 4), *z = allocate(COUNT * 4);
+    struct activations activations = {1, COUNT, x, allocate(kernels->quantized_row_bytes(COUNT))};
+    for (int i = 0; i < COUNT; i++) {
+        x[i] = (float)random_u32() * 0x1p-31f - 1.0f;
+        y[i] = 0.001f;
+    }
+    printf("%-8s nanoseconds per value:", kernels->name);
+    for (int f = 0; f < FUNCTIONS; f++) {
+        double best = 1e9;
+        for (unsigned sample = 0; sample < options->samples; sample++) {
+            uint64_t start = time_ns();
+            for (int i = 0; i < REPEATS; i++) {
+                switch (f) {
+                case 0:
+                    kernels->quantize(&activations, 0, 1);
+                    break;
+                case 1:
+                    kernels->rms_norm(x, y, 1e-5f, COUNT, z);
+                    break;
+                case 2:
+                    kernels->silu_multiply(z, y, COUNT);
+                    break;
+                case 3:
+                    kernels->gelu_multiply(z, y, COUNT);
+                    break;
+                case 4:
+                    kernels->add(z, y, COUNT);
+                    break;
+                default:
+                    for (int head = 0; head < COUNT; head += 64) {
+                        kernels->rope(z + head, y, y, 64, true);
+                    }
+                    break;
+                }
+            }
+            double seconds = (double)(time_ns() - start) * 1e-9 / REPEATS / COUNT;
+            best = seconds < best ? seconds : best;
+        }
+        printf(" %s %.3f", NAMES[f], best * 1e9);
+    }
+    printf("\n");
+    free(x);
+    free(y);
+    free(z);
+    free(activations.quantized);
+}
+
 /* The machine's limits. */
 
 struct limit_job {
@@ -362,6 +486,10 @@ int main(int argc, char **argv)
     if (kernels_select(name, &options.kernels, &error) != STATUS_OK) {
         fprintf(stderr, "kernels: %s\n", error.message);
         return EXIT_FAILURE;
+    }
+    if (!options.format) {
+        bench_rows(&options);
+        bench_attention(&options);
     }
     for (unsigned threads = 1; threads <= 2; threads++) {
         if (options.threads == 0 || options.threads == threads) {

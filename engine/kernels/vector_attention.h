@@ -23,6 +23,7 @@ struct attention_rows {
     const struct attention_task *task;
     uint32_t head_dim;
     uint32_t rows;
+    uint32_t last;   /* the last query's position */
     uint32_t tile;   /* first position of the current tile */
     uint32_t active; /* rows [active, active_end) see some of it … */
     uint32_t active_end;
@@ -82,6 +83,13 @@ static const uint16_t *tile_page(const struct attention_rows *rows, uint32_t at,
                   : kv_keys(task->kv, page, task->layer, task->kv_head);
 }
 
+/* Whether position `at` of the next tile may be asked for: rows go through a tile one after the
+   other, and the first ones fetch the next tile for all. */
+INLINE bool is_ahead(const struct attention_rows *rows, uint32_t r, uint32_t at)
+{
+    return r == rows->active && rows->tile + ATTENTION_TILE + at <= rows->last;
+}
+
 /* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
    a vector's two halves of 8 lanes start. */
 INLINE void score_tile(const int count, const int vectors, const bool split,
@@ -90,6 +98,12 @@ INLINE void score_tile(const int count, const int vectors, const bool split,
 {
     const struct attention_task *task = rows->task;
     const size_t stride = task->kv->page_size;
+    const uint16_t *ahead[4];
+    const bool fetch = is_ahead(rows, r, at + (uint32_t)(vectors - 1) * VECTOR_LANES);
+    for (int v = 0; v < vectors; v++) {
+        uint32_t next = at + ATTENTION_TILE + (uint32_t)v * VECTOR_LANES;
+        ahead[v] = fetch ? tile_page(rows, next, false) + (rows->tile + next) % stride : NULL;
+    }
     const float *q[ATTENTION_ROWS];
     vf sums[ATTENTION_ROWS][4];
 #pragma GCC unroll 8
@@ -104,6 +118,11 @@ INLINE void score_tile(const int count, const int vectors, const bool split,
     }
     for (size_t d = 0; d < rows->head_dim; d++) {
         vf keys[4];
+        if (fetch && d * stride % 32 == 0) { /* a line holds 32 keys' values */
+            for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
+                _mm_prefetch((const char *)(ahead[v] + d * stride), _MM_HINT_T0);
+            }
+        }
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
             keys[v] = split ? vf_load_f16_split(low[v] + d * stride, high[v] + d * stride)
@@ -261,8 +280,15 @@ INLINE void value_tile(const int count, const int vectors, const bool eight,
         uint32_t offset = (rows->tile + t) % page_size;
         uint32_t run = page_size - offset < end - t ? page_size - offset : end - t;
         const uint16_t *from = tile_page(rows, t, true) + offset * head_dim + d;
-        for (uint32_t stop = t + run; t < stop; t++, from += head_dim) {
+        const uint16_t *ahead = from;
+        if (is_ahead(rows, r, t + run - 1)) {
+            ahead = tile_page(rows, t + ATTENTION_TILE, true) + offset * head_dim + d;
+        }
+        for (uint32_t stop = t + run; t < stop; t++, from += head_dim, ahead += head_dim) {
             vf values[4];
+            for (uint32_t v = 0; v < (uint32_t)vectors * VECTOR_LANES; v += 32) {
+                _mm_prefetch((const char *)(ahead + v), _MM_HINT_T0);
+            }
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
                 values[v] = eight ? vf_load_f16_8(from) : vf_load_f16(from + v * (int)VECTOR_LANES);
@@ -425,10 +451,10 @@ static void vector_attention(const struct attention_task *task)
     }
     struct attention_rows rows;
     rows_init(&rows, task);
+    rows.last = task->first_position + task->query_count - 1;
     uint32_t first = attention_first_visible(task->first_position, task->window);
-    uint32_t last = task->first_position + task->query_count - 1;
     first -= first % ATTENTION_TILE;
-    for (uint32_t s = first / ATTENTION_SEGMENT; s <= last / ATTENTION_SEGMENT; s++) {
+    for (uint32_t s = first / ATTENTION_SEGMENT; s <= rows.last / ATTENTION_SEGMENT; s++) {
         uint32_t segment = s * ATTENTION_SEGMENT;
         memset(rows.out, 0, (size_t)rows.rows * rows.head_dim * sizeof(float));
         for (uint32_t r = 0; r < rows.rows; r++) {
@@ -436,7 +462,7 @@ static void vector_attention(const struct attention_task *task)
             rows.sum[r] = 0.0f;
         }
         uint32_t tile = segment > first ? segment : first;
-        for (; tile < segment + ATTENTION_SEGMENT && tile <= last; tile += ATTENTION_TILE) {
+        for (; tile < segment + ATTENTION_SEGMENT && tile <= rows.last; tile += ATTENTION_TILE) {
             rows.tile = tile;
             walk_tile(&rows);
         }
