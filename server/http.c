@@ -221,19 +221,23 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
         return;
     if (r->attached)
         watcher_detach(server->watcher, r->watch_id);
+    /* The text thread may have resumed the connection and not yet let the lock go. */
+    pthread_mutex_lock(&r->lock);
+    struct answer *answer = r->answer;
+    pthread_mutex_unlock(&r->lock);
     if (r->begun) {
         struct answer_summary summary;
-        if (r->answer)
-            answer_summarize(r->answer, &summary);
+        if (answer)
+            answer_summarize(answer, &summary);
         bool left = !r->status_sent ||
                     (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
         if (left)
             r->status_sent = 499; /* the client left, as nginx logs it */
-        log_request(r, r->answer ? &summary : NULL);
+        log_request(r, answer ? &summary : NULL);
         http_metrics_count(&server->metrics, r->route ? r->route->name : NULL, r->status_sent);
     }
-    if (r->answer)
-        answer_close(r->answer); /* no wake after this */
+    if (answer)
+        answer_close(answer); /* no wake after this */
     http_free_body(r);
     http_free_out(r);
     watcher_phase(server->watcher, r->watch_id, WATCH_IDLE, 0);

@@ -63,7 +63,11 @@ static int wait_event(struct service *service, bool for_model, int timeout_ms)
     if ((fds[0].revents & POLLIN) &&
         read(service->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         return (int)info.ssi_signo;
-    return fds[1].revents & POLLIN ? 0 : -1;
+    uint64_t count_read;
+    if ((fds[1].revents & POLLIN) &&
+        read(service->loaded_fd, &count_read, sizeof count_read) == (ssize_t)sizeof count_read)
+        return 0;
+    return -1;
 }
 
 static void end_at_once(int signal_number)
