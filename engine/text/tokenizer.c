@@ -103,6 +103,8 @@ static uint32_t find_control(const struct tokenizer *tokenizer, const char *text
    them as control tokens. */
 static void find_ends(struct tokenizer *tokenizer)
 {
+    static const char deepseek_end[] = "<\xef\xbd\x9c"
+                                       "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>";
     static const char *const texts[] = {
         "<|im_end|>",
         "<|endoftext|>",
@@ -122,8 +124,7 @@ static void find_ends(struct tokenizer *tokenizer)
         "<|call|>",
         "<|END_OF_TURN_TOKEN|>",
         "<|endofturn|>",
-        "<\xef\xbd\x9c"
-        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        deepseek_end,
     };
     /* In harmony's format <|end|> only closes a message; <|return|> and <|call|> end the turn. */
     bool harmony = find_control(tokenizer, "<|return|>") != TOKEN_NONE &&
