@@ -57,6 +57,45 @@ START_TEST(a_prompt_is_computed_in_chunks_and_then_decoded)
 }
 END_TEST
 
+/* Sum and number of what a histogram saw; the rig's clock advances a millisecond per step. */
+static void check_histogram(const struct metric_histogram *histogram, double sum, unsigned number)
+{
+    uint64_t seen = 0;
+    for (unsigned i = 0; i <= histogram->bound_count; i++)
+        seen += atomic_load(&histogram->buckets[i]);
+    ck_assert_uint_eq(seen, number);
+    ck_assert_double_eq_tol(metric_histogram_sum(histogram), sum, 1e-9);
+}
+
+START_TEST(times_are_measured_from_submit_to_end)
+{
+    struct rig *rig = rig_create(&(struct rig_options){
+        .page_count = 10, .page_size = 8, .max_sequences = 1, .max_batch_tokens = 8});
+    struct rig_request a = request_of(0, 20, 3), b = request_of(1, 2, 1), c = request_of(2, 2, 1);
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c);
+    completion_cancel(cc); /* has nothing to measure */
+    rig_run(rig, 10);      /* A: admitted in step 1, tokens in 3, 4 and 5; B: step 6 */
+    const struct engine_metrics *m = &rig->metrics;
+    check_histogram(&m->queue_time, 0.001 + 0.006, 2);
+    check_histogram(&m->prefill_time, 0.002 + 0, 2);
+    check_histogram(&m->time_to_first_token, 0.003 + 0.006, 2);
+    check_histogram(&m->inter_token, 0.002, 2);
+    check_histogram(&m->decode_time, 0.002 + 0, 2);
+    check_histogram(&m->end_to_end, 0.005 + 0.006, 2);
+    check_histogram(&m->request_prompt_tokens, 20 + 2, 2);
+    check_histogram(&m->request_generation_tokens, 3 + 1, 3);
+    check_histogram(&m->iteration_tokens, 8 + 8 + 4 + 1 + 1 + 2, 6);
+    ck_assert_uint_eq(metric_get(&m->steps), 6);
+    ck_assert_uint_eq(metric_get(&m->prompt_tokens), 22);
+    ck_assert_uint_eq(metric_get(&m->finished[FINISH_LENGTH]), 2);
+    ck_assert_uint_eq(metric_get(&m->finished[FINISH_CANCELLED]), 1);
+    completion_release(cc);
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    rig_destroy(rig);
+}
+END_TEST
+
 START_TEST(decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival)
 {
     struct rig *rig = rig_create(&(struct rig_options){
@@ -655,6 +694,7 @@ int main(void)
     Suite *suite = suite_create("scheduler");
     TCase *tcase = tcase_create("core");
     tcase_add_test(tcase, a_prompt_is_computed_in_chunks_and_then_decoded);
+    tcase_add_test(tcase, times_are_measured_from_submit_to_end);
     tcase_add_test(tcase, decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival);
     tcase_add_test(tcase, the_prompt_row_limit_shortens_chunks_only);
     tcase_add_test(tcase, more_decoding_sequences_than_rows_take_turns);
