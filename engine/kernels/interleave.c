@@ -134,6 +134,27 @@ static void pack_chunk_row(const struct field *field, uint32_t block_bytes, uint
     }
 }
 
+/* Floats of 4 or 2 bytes to [column][16]: a few columns of all rows at a time, so that lines are
+   filled while they are in the cache. */
+static void pack_floats(const struct packed_matrix *matrix, const uint8_t *from, uint32_t rows,
+                        uint8_t *group)
+{
+    uint32_t width = format_info(matrix->format)->block_bytes;
+    uint64_t row_bytes = format_row_bytes(matrix->format, matrix->k);
+    for (uint64_t first = 0; first < matrix->k; first += 64) {
+        uint64_t last = first + 64 < matrix->k ? first + 64 : matrix->k;
+        for (uint32_t r = 0; r < rows; r++) {
+            const uint8_t *row = from + r * row_bytes;
+            for (uint64_t i = first; width == 4 && i < last; i++) {
+                memcpy(group + (i * GROUP + r) * 4, row + i * 4, 4);
+            }
+            for (uint64_t i = first; width == 2 && i < last; i++) {
+                memcpy(group + (i * GROUP + r) * 2, row + i * 2, 2);
+            }
+        }
+    }
+}
+
 /* Sixteen rows, or `rows` and zeros. Zeros are weights of value 0 in every format. */
 static void pack_group(const struct packed_matrix *matrix, const uint8_t *from, uint32_t rows,
                        uint8_t *group)
@@ -145,12 +166,7 @@ static void pack_group(const struct packed_matrix *matrix, const uint8_t *from, 
         memset(group, 0, interleave_group_bytes(matrix->format, matrix->k));
     }
     if (!fields) {
-        uint32_t width = info->block_bytes;
-        for (uint32_t r = 0; r < rows; r++) {
-            for (uint64_t i = 0; i < matrix->k; i++) {
-                memcpy(group + (i * GROUP + r) * width, from + r * row_bytes + i * width, width);
-            }
-        }
+        pack_floats(matrix, from, rows, group);
         return;
     }
     uint32_t blocks_left = matrix->k / info->block_size;

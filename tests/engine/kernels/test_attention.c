@@ -271,8 +271,8 @@ START_TEST(extreme_scores_equal_the_specification)
 }
 END_TEST
 
-/* Pages that a window has left may be given back: their table entries are the null page, which here
-   is NaN, and so is everything after the last position. */
+/* Pages that a window has left may be given back, and pages after the last position do not exist:
+   no kernel may follow their table entries. */
 START_TEST(what_is_not_visible_is_not_read)
 {
     struct sequence s = sequence_make(301, 64, 3);
@@ -283,7 +283,7 @@ START_TEST(what_is_not_visible_is_not_read)
             struct options options = {40, 0};
             float *expected = attend(*at, &s, &paged, options, 290, 11, 4);
             for (uint32_t page = 0; page < (290 + 1 - 40) / page_size; page++) {
-                paged.pages[page] = 0;
+                paged.pages[page] = 0xFFFFFFF0u; /* far outside the pool */
             }
             float *got = attend(*at, &s, &paged, options, 290, 11, 4);
             assert_same(expected, got, 11 * row, (*at)->name);
