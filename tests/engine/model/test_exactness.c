@@ -19,6 +19,12 @@
 #define SEQUENCES 3u
 #define CONTEXT 256u
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW 3u /* sanitizers: every third way */
+#else
+#define SLOW 1u
+#endif
+
 struct way {
     const struct kernels *kernels;
     unsigned threads;
@@ -184,7 +190,7 @@ static void exact(const struct made_up *spec, const char *label)
             {all[k], 1, 30, 16, false, true},      {all[k], 2, TOKENS, 16, true, true},
         };
         /* the scalar kernels are slow: every second way */
-        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i += k == 0 ? 2 : 1)
+        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i += k == 0 ? 2 * SLOW : SLOW)
             same(path, wanted, &ways[i], label);
     }
     free(wanted);

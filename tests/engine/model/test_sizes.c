@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define ROWS 300u
-#define PAGES 200u
+#define PAGES 60u
 #define SLACK_BYTES                                                                                \
     (256u << 10) /* page tables, malloc's arena, stacks touched for the first time */
 
