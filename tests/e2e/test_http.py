@@ -571,6 +571,7 @@ def test_a_client_that_reads_nothing_is_dropped():
 def test_connection_limit():
     """More connections than allowed: an honest 503 at once, and again served when there is room."""
     with harness.started("--max-connections", "8", model=harness.tiny()) as server:
+        harness.wait_until(lambda: server.connections() == 0, what="the harness's own connections closed")
         many = [Raw(server) for _ in range(8)]
         for raw in many:
             assert raw.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").answer()[0] == 200

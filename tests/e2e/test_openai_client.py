@@ -236,6 +236,19 @@ def test_chat_stream_says_the_same(client):
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
+def test_chat_stream_of_several_choices(client):
+    fields = dict(model="default", messages=[{"role": "user", "content": "Name a colour."}], n=3, seed=4,
+                  temperature=1, max_tokens=8)
+    whole = client.chat.completions.create(**fields)
+    texts, roles = {i: "" for i in range(3)}, []
+    for chunk in client.chat.completions.create(**fields, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            roles += [choice.index] if choice.delta.role else []
+    assert texts == {c.index: c.message.content for c in whole.choices} and len(set(texts.values())) == 3
+    assert sorted(roles) == [0, 1, 2], "each choice has its role once"
+
+
 def test_chat_content_parts_are_the_text(client):
     def ask(content):
         answer = client.chat.completions.create(

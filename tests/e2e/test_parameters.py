@@ -68,7 +68,11 @@ PROMPTS = [
 
 UNSUPPORTED = [
     completion(f"{field} is not done here", param=field, code="unsupported_parameter", **{field: value})
-    for field, value in [("suffix", "x"), ("best_of", 3), ("use_beam_search", True)]
+    for field, value in [("suffix", "x"), ("best_of", 3), ("use_beam_search", True), ("response_format", {"type": "x"})]
+] + [
+    chat(f"{field} is not done here", [{"role": "user", "content": "x"}], param=field, **{field: value})
+    for field, value in [("response_format", {"type": "json_object"}), ("tool_choice", "required"),
+                         ("audio", {"voice": "x"}), ("functions", [{"name": "f"}])]
 ]
 
 MESSAGES = [

@@ -134,11 +134,11 @@ def test_a_long_prompt_does_not_stop_the_others(server):
         stream = server.stream(BUSY)
         events = stream.events()
         next(events)
-        long = server.stream({"prompt": harness.words(5, 3000), "max_tokens": 1, "cache_prompt": False})
+        long = server.stream({"prompt": harness.words(5, 1500), "max_tokens": 1, "cache_prompt": False})
         harness.wait_until(lambda: server.metrics().running == 2, what="both running")
         before = server.metrics()("quire_rows_computed_total")
-        for _ in range(5):
+        for _ in range(2):
             next(events)
-        assert server.metrics()("quire_rows_computed_total") < before + 2500, "it was not computed in one go"
+        assert server.metrics()("quire_rows_computed_total") < before + 1300, "it was not computed in one go"
         list(long.chunks())
         next(events)
