@@ -2,8 +2,8 @@
  * A step's work: rows of tokens of several sequences, and what computes it.
  *
  * The scheduler fills a batch (it knows tokens and pages, no tensors); a backend runs it. Backends:
- * the quantised model (engine/model/quantized.c), the OpenBLAS reference, and scripted ones in tests.
- * All calls come from the engine thread, one at a time.
+ * the quantised model (engine/model/quantized.c), the OpenBLAS reference, and scripted ones in
+ * tests. All calls come from the engine thread, one at a time.
  */
 #ifndef QUIRE_ENGINE_BATCH_H
 #define QUIRE_ENGINE_BATCH_H
@@ -14,7 +14,7 @@ struct batch_sequence {
     uint32_t first_row;      /* its rows in the batch: [first_row, first_row + row_count) */
     uint32_t row_count;      /* >= 1 */
     uint32_t first_position; /* position of first_row in the sequence = tokens computed before */
-    const uint32_t *pages;   /* page table, ids, covering positions 0 … first_position+row_count-1 */
+    const uint32_t *pages; /* page table, ids, covering positions 0 … first_position+row_count-1 */
     uint32_t page_count;
 };
 
@@ -44,14 +44,14 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     /* fixed after start */
-    const char *name;          /* "quantized", "openblas", … */
-    const char *kernels;       /* "scalar", "avx2", "avx512", … */
-    uint32_t vocabulary;       /* logits per row */
-    uint32_t page_count;       /* pages of the pool, page 0 (the null page) included */
-    uint32_t page_size;        /* tokens per page */
+    const char *name;    /* "quantized", "openblas", … */
+    const char *kernels; /* "scalar", "avx2", "avx512", … */
+    uint32_t vocabulary; /* logits per row */
+    uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
+    uint32_t page_size;  /* tokens per page */
     uint32_t max_batch_rows;
     uint32_t max_sequences;
-    uint32_t logits_rows_max;  /* rows per logits call: bounds the logits buffer */
+    uint32_t logits_rows_max; /* rows per logits call: bounds the logits buffer */
 };
 
 #endif

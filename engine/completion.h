@@ -1,6 +1,6 @@
 /*
- * A completion: one prompt with n choices on its way through the engine, and the ring its tokens rise
- * through. The rings hold max_tokens, so the engine never waits for a client.
+ * A completion: one prompt with n choices on its way through the engine, and the ring its tokens
+ * rise through. The rings hold max_tokens, so the engine never waits for a client.
  *
  * Two holders: the creator (api/) and, once submitted, the engine; freed when both have released.
  * The engine writes, one reader reads; cancel may come from any thread.
@@ -34,12 +34,12 @@ struct completion_token {
 struct completion_spec {
     const uint32_t *tokens; /* the prompt, copied; count >= 1 */
     uint32_t token_count;
-    uint32_t choice_count;  /* n, 1 … LIMIT_CHOICES */
-    uint32_t max_tokens;    /* per choice, >= 1, already cut to what the context allows */
+    uint32_t choice_count;           /* n, 1 … LIMIT_CHOICES */
+    uint32_t max_tokens;             /* per choice, >= 1, already cut to what the context allows */
     struct sampling_params sampling; /* logit_bias is copied */
-    bool ignore_eos;        /* end tokens are banned from sampling, generation runs to max_tokens */
-    bool use_prefix_cache;  /* false: neither looked up … */
-    uint64_t cache_salt;    /* … prefixes are shared only between equal salts */
+    bool ignore_eos;       /* end tokens are banned from sampling, generation runs to max_tokens */
+    bool use_prefix_cache; /* false: neither looked up … */
+    uint64_t cache_salt;   /* … prefixes are shared only between equal salts */
     bool want_logprobs;
     uint32_t top_logprobs;
     /* Called by the engine after it pushed or finished, under the completion's lock: must be short,
@@ -48,13 +48,13 @@ struct completion_spec {
     void *wake_arg;
 };
 
-/* Takes its bytes from BUDGET_REQUESTS; STATUS_BUSY when there is no room now, STATUS_TOO_LARGE when
-   there never is. */
+/* Takes its bytes from BUDGET_REQUESTS; STATUS_BUSY when there is no room now, STATUS_TOO_LARGE
+   when there never is. */
 enum status completion_create(const struct completion_spec *spec, struct budget *budget,
                               struct completion **out, struct error *error);
 
-/* Reader: the creator gives up its hold. If the work is not done it is cancelled. After this returns
-   wake is not called any more. */
+/* Reader: the creator gives up its hold. If the work is not done it is cancelled. After this
+   returns wake is not called any more. */
 void completion_release(struct completion *completion);
 
 /* Any thread that knows the completion is held. Idempotent. The engine frees its pages within one
@@ -63,11 +63,12 @@ void completion_cancel(struct completion *completion);
 /* As completion_cancel for one choice (e.g. a stop string was found in it); the others go on. */
 void completion_cancel_choice(struct completion *completion, uint32_t choice);
 
-/* Reader: choice's tokens from index `from`; returns how many are there, *tokens points into the ring
-   and stays valid until completion_release. */
+/* Reader: choice's tokens from index `from`; returns how many are there, *tokens points into the
+   ring and stays valid until completion_release. */
 uint32_t completion_read(const struct completion *completion, uint32_t choice, uint32_t from,
                          const struct completion_token **tokens);
-/* Reader: the `top_logprobs` alternatives of token `index`, already readable; NULL if none wanted. */
+/* Reader: the `top_logprobs` alternatives of token `index`, already readable; NULL if none wanted.
+ */
 const struct top_logprob *completion_top(const struct completion *completion, uint32_t choice,
                                          uint32_t index, uint32_t *count);
 /* Reader: FINISH_NONE while going on. Read the reason BEFORE the tokens to miss none. */

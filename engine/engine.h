@@ -1,8 +1,8 @@
 /*
  * The engine: one thread that schedules, runs and commits steps.
  *
- * Everything inside is owned by the engine thread and has no lock; the door is the inbox (one mutex).
- * A step is schedule → forward → commit. See docs/ARCHITECTURE.md, "The step".
+ * Everything inside is owned by the engine thread and has no lock; the door is the inbox (one
+ * mutex). A step is schedule → forward → commit. See docs/ARCHITECTURE.md, "The step".
  */
 #ifndef QUIRE_ENGINE_ENGINE_H
 #define QUIRE_ENGINE_ENGINE_H
@@ -20,17 +20,17 @@
 struct engine;
 
 struct engine_options {
-    struct backend *backend; /* outlives the engine */
-    struct workers *workers; /* shared with the backend; used for sampling */
-    uint32_t context;          /* longest sequence in tokens, prompt and answer */
-    uint32_t max_batch_tokens; /* rows per step, >= 1, <= backend->max_batch_rows */
-    uint32_t max_sequences;    /* running at once */
-    uint32_t max_queue;        /* completions waiting for admission */
+    struct backend *backend;    /* outlives the engine */
+    struct workers *workers;    /* shared with the backend; used for sampling */
+    uint32_t context;           /* longest sequence in tokens, prompt and answer */
+    uint32_t max_batch_tokens;  /* rows per step, >= 1, <= backend->max_batch_rows */
+    uint32_t max_sequences;     /* running at once */
+    uint32_t max_queue;         /* completions waiting for admission */
     const uint32_t *end_tokens; /* borrowed; end-of-generation ids */
     uint32_t end_token_count;
-    uint32_t step_target_ms;   /* prompt chunks shrink to keep a step under this; 0: never */
+    uint32_t step_target_ms; /* prompt chunks shrink to keep a step under this; 0: never */
     bool prefix_cache;
-    bool check_every_step;     /* tests: pager_check after each step */
+    bool check_every_step;       /* tests: pager_check after each step */
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
 };
 
@@ -40,16 +40,16 @@ struct engine_metrics {
     metric_gauge requests_waiting;
     metric_gauge pages_total, pages_free, pages_cached; /* free includes cached */
     metric_counter steps;
-    metric_counter prompt_tokens;      /* computed or taken from the cache, once per request */
+    metric_counter prompt_tokens; /* computed or taken from the cache, once per request */
     metric_counter generation_tokens;
-    metric_counter rows_computed;      /* rows through forward, recomputed ones included */
+    metric_counter rows_computed; /* rows through forward, recomputed ones included */
     metric_counter preemptions;
     metric_counter prefix_queries, prefix_hits; /* in tokens, once per admission */
-    metric_counter finished[5];        /* completions' choices by enum finish_reason */
-    metric_counter step_rows_max;      /* largest batch seen, for tests of real batching */
+    metric_counter finished[5];                 /* completions' choices by enum finish_reason */
+    metric_counter step_rows_max;               /* largest batch seen, for tests of real batching */
     metric_counter step_sequences_max;
-    struct metric_histogram time_to_first_token, inter_token, end_to_end, queue_time,
-        prefill_time, decode_time;     /* seconds */
+    struct metric_histogram time_to_first_token, inter_token, end_to_end, queue_time, prefill_time,
+        decode_time; /* seconds */
     struct metric_histogram request_prompt_tokens, request_generation_tokens;
     struct metric_histogram iteration_tokens; /* rows per step */
     atomic_uint_fast64_t last_step_ns; /* clock_now_ns at the end of the last step: watchdog */
@@ -77,8 +77,8 @@ const struct engine_metrics *engine_metrics(const struct engine *engine);
 /* Longest prompt + answer that can be served: min(context, what the pool holds). */
 uint32_t engine_max_length(const struct engine *engine);
 
-/* Bytes that engine_create will allocate (sequences, batch arrays, logits, sampler workspaces): for the
-   budget. */
+/* Bytes that engine_create will allocate (sequences, batch arrays, logits, sampler workspaces): for
+   the budget. */
 uint64_t engine_memory_bytes(const struct engine_options *options);
 
 #endif
