@@ -374,7 +374,7 @@ int main(void)
     kernels_select("scalar", &scalar, NULL);
     Suite *suite = suite_create("attention");
     TCase *tcase = tcase_create("attention");
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, head_sizes_equal_the_specification, 0, 8);
     tcase_add_test(tcase, every_tile_of_queries_gives_the_same);
     tcase_add_test(tcase, segments_are_merged_alike);

@@ -524,7 +524,7 @@ int main(void)
     kernels_select("scalar", &scalar, NULL);
     Suite *suite = suite_create("kernels");
     TCase *tcase = tcase_create("kernels");
-    tcase_set_timeout(tcase, 120);
+    tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, matmul_equals_the_specification, 0, FORMAT_COUNT);
     tcase_add_loop_test(tcase, any_number_of_rows_gives_the_same, 0, FORMAT_COUNT);
     tcase_add_loop_test(tcase, extreme_integers_do_not_saturate, 0, FORMAT_COUNT);
