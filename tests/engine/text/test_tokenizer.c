@@ -288,7 +288,7 @@ static void assert_like_naive(struct made *made, bool scored)
 {
     struct tokenizer *tokenizer = made_tokenizer(made);
     static struct part parts[400];
-    for (int round = 0; round < 80; ++round) {
+    for (int round = 0; round < 30; ++round) {
         /* Up to 48 bytes are merged by scanning, more through a heap. */
         size_t length = 1 + random_below(round % 4 == 0 ? 300 : 60), at = 0;
         char text[400];
@@ -576,7 +576,7 @@ START_TEST(test_very_long_pieces)
     struct made *made = made_byte_level("gpt-2");
     add_random_merges(made, 100);
     struct tokenizer *tokenizer = made_tokenizer(made);
-    const size_t length = 600001;
+    const size_t length = 300001;
     char *text = malloc(length);
     for (size_t i = 0; i < length; ++i)
         text[i] = (char)('a' + random_below(4));
