@@ -173,8 +173,10 @@ static enum status prepare(struct perplexity *p, struct error *error)
     };
     enum status status = workbench_open(p->options, &shape, &p->ours, error);
     if (status == STATUS_OK && p->options->perplexity_kl) {
+        struct options rest = *p->options; /* both together keep to the one budget */
+        rest.memory_bytes = budget_unreserved(&p->ours.budget);
         shape.backend = "openblas";
-        status = workbench_open(p->options, &shape, &p->reference, error);
+        status = workbench_open(&rest, &shape, &p->reference, error);
     }
     if (status == STATUS_OK)
         status = load_text(p, error);

@@ -13,10 +13,12 @@
 #include "base/log.h"
 #include "server/workbench.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ROWS 512u
 #define START_TEXT "Once upon a time"
@@ -41,9 +43,13 @@ struct prove {
 static void compare(struct prove *prove, const float *ours, const float *theirs)
 {
     for (uint32_t i = 0; i < prove->bench.backend->vocabulary; i++) {
+        if (memcmp(&ours[i], &theirs[i], sizeof *ours) == 0)
+            continue;
+        prove->differing_bits++;
         float difference = fabsf(ours[i] - theirs[i]);
-        prove->differing_bits += memcmp(&ours[i], &theirs[i], sizeof *ours) != 0;
-        if (!(difference <= prove->largest_difference)) /* NaN counts */
+        if (!isfinite(difference)) /* a NaN, too, is the largest there can be, and stays it */
+            difference = INFINITY;
+        if (difference > prove->largest_difference)
             prove->largest_difference = difference;
     }
 }
@@ -142,12 +148,13 @@ static void print_table(const struct prove *prove)
 
 static void print_json(const struct prove *prove)
 {
-    printf(
-        "{\"tokens\":%u,\"batch\":%u,\"kernels\":\"%s\",\"threads\":%u,\"largest_difference\":%g,"
-        "\"differing_bits\":%llu,\"ways\":[",
-        prove->token_count, prove->batch, prove->bench.backend->kernels,
-        workers_count(prove->bench.workers), (double)prove->largest_difference,
-        (unsigned long long)prove->differing_bits);
+    printf("{\"tokens\":%u,\"batch\":%u,\"kernels\":\"%s\",\"threads\":%u,", prove->token_count,
+           prove->batch, prove->bench.backend->kernels, workers_count(prove->bench.workers));
+    if (isfinite(prove->largest_difference))
+        printf("\"largest_difference\":%.9g,", (double)prove->largest_difference);
+    else
+        printf("\"largest_difference\":null,"); /* JSON has no infinity */
+    printf("\"differing_bits\":%llu,\"ways\":[", (unsigned long long)prove->differing_bits);
     for (enum way way = 0; way < WAYS; way++) {
         printf("%s{\"way\":\"%s\",\"projections\":%llu,\"seconds\":%.6f,\"tokens_per_second\":%.3f,"
                "\"kv_bytes\":%llu,\"seconds_at\":[",
@@ -160,16 +167,39 @@ static void print_json(const struct prove *prove)
     printf("]}\n");
 }
 
-/* gnuplot draws it: time per token against position, naive and cached. */
-static enum status plot(const struct prove *prove, const char *path, struct error *error)
+static bool ends_in(const char *path, const char *end)
 {
-    size_t length = strlen(path);
-    bool svg = length > 4 && !strcmp(path + length - 4, ".svg");
-    if (!svg && !(length > 4 && !strcmp(path + length - 4, ".png")))
+    size_t length = strlen(path), end_length = strlen(end);
+    return length > end_length && strcmp(path + length - end_length, end) == 0;
+}
+
+/* What would make plot() fail, before the work is done. */
+static enum status check_plot(const char *path, struct error *error)
+{
+    if (!ends_in(path, ".svg") && !ends_in(path, ".png"))
         return error_set(error, STATUS_INVALID, "plot", "--plot wants a name in .svg or .png");
     if (strpbrk(path, "'\n"))
         return error_set(error, STATUS_INVALID, "plot", "--plot: a name without quotes, please");
-    FILE *pipe = popen("gnuplot", "we");
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
+        return error_set(error, STATUS_IO, "plot",
+                         "--plot: gnuplot draws it and is not installed (Debian: gnuplot-nox)");
+    bool is_new = access(path, F_OK) != 0;
+    FILE *file = fopen(path, "ae");
+    if (!file)
+        return error_set(error, STATUS_IO, "plot", "--plot: cannot write %s: %s", path,
+                         strerror(errno));
+    fclose(file);
+    if (is_new)
+        unlink(path);
+    return STATUS_OK;
+}
+
+/* gnuplot draws it: time per token against position, naive and cached. */
+static enum status plot(const struct prove *prove, const char *path, struct error *error)
+{
+    bool svg = ends_in(path, ".svg");
+    /* If the file cannot be written it would draw to its output, which is ours. */
+    FILE *pipe = popen("gnuplot >/dev/null", "we");
     if (!pipe)
         return error_set(error, STATUS_IO, "plot", "cannot start gnuplot");
     fprintf(pipe, "set terminal %s size 800,480 %s\nset output '%s'\n", svg ? "svg" : "pngcairo",
@@ -184,8 +214,7 @@ static enum status plot(const struct prove *prove, const char *path, struct erro
         fprintf(pipe, "e\n");
     }
     if (pclose(pipe) != 0)
-        return error_set(error, STATUS_IO, "plot",
-                         "gnuplot failed; is it installed? (Debian: gnuplot-nox)");
+        return error_set(error, STATUS_IO, "plot", "gnuplot failed");
     return STATUS_OK;
 }
 
@@ -233,7 +262,11 @@ int program_prove(const struct options *options)
     };
     struct error error;
     error_clear(&error);
-    enum status status = prepare(&prove, &error);
+    enum status status = STATUS_OK;
+    if (options->plot_file)
+        status = check_plot(options->plot_file, &error);
+    if (status == STATUS_OK)
+        status = prepare(&prove, &error);
     struct batch_sequence *sequences = calloc(prove.batch, sizeof *sequences);
     uint32_t *scratch = calloc(2 * (size_t)prove.batch, sizeof *scratch);
     if (status == STATUS_OK && (!sequences || !scratch))

@@ -13,6 +13,8 @@ static enum status reserve(struct workbench *bench, const struct backend_options
     struct model_sizes sizes;
     model_sizes(bench->gguf, &bench->config, backend, &sizes);
     bench->page_bytes = sizes.page;
+    /* The callers' rows, and two more that prove compares. */
+    uint64_t logits = (backend->logits_rows_max + 2ull) * bench->config.vocabulary * sizeof(float);
     budget_init(&bench->budget, total);
     enum status status = budget_reserve(&bench->budget, BUDGET_WEIGHTS, sizes.weights, error);
     if (status == STATUS_OK)
@@ -20,7 +22,7 @@ static enum status reserve(struct workbench *bench, const struct backend_options
                                 tokenizer_memory_bytes(bench->tokenizer), error);
     if (status == STATUS_OK)
         status = budget_reserve(&bench->budget, BUDGET_SCRATCH,
-                                sizes.scratch + sizes.load_transient, error);
+                                sizes.scratch + sizes.load_transient + logits, error);
     if (status == STATUS_OK)
         status = budget_reserve(&bench->budget, BUDGET_KV, backend->page_count * sizes.page, error);
     return status;
