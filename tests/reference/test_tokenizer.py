@@ -20,6 +20,7 @@ import unicodedata
 import urllib.request
 
 import gguf
+import numpy
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
@@ -345,25 +346,93 @@ def test_pieces_are_hugging_face_bytes():
         assert ours.decode("utf-8", "replace") == ("" if kind == 3 else reference.decode([i])), tokens[i]
 
 
-@needs_model
-def test_smollm2_against_llama_cpp():
+def llama_cpp_ids(path, lines, special=False):
+    """Ids of llama.cpp's own server for a whole model file."""
     xllamacpp = pytest.importorskip("xllamacpp")
     params = xllamacpp.CommonParams()
-    params.model.path = MODEL
+    params.model.path = str(path)
     params.n_ctx = 256
     params.port = 0
     server = xllamacpp.Server(params)
-    lines = [line for line in make_lines(1500, 11) if line]
-    # llama.cpp leaves its own way of cutting where a byte has no token; such bytes cannot be compared.
-    have = {t for t in smollm2()[0] if len(t) == 1}
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    lines = [line for line in lines if set("".join(p for p, _ in level.pre_tokenize_str(line))) <= have]
-    assert len(lines) > 1000
-    expected = []
+    found = []
     for line in lines:
-        body = json.dumps({"content": line, "add_special": False, "parse_special": False}).encode()
+        body = json.dumps({"content": line, "add_special": False, "parse_special": special}).encode()
         request = urllib.request.Request(server.listening_address + "/tokenize", data=body,
                                          headers={"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=30) as answer:
-            expected.append(json.load(answer)["tokens"])
-    assert_same(lines, our_ids(MODEL, lines), expected)
+            found.append(json.load(answer)["tokens"])
+    return found
+
+
+@needs_model
+def test_smollm2_against_llama_cpp():
+    # llama.cpp leaves its own way of cutting where a byte has no token; such bytes cannot be compared.
+    have = {t for t in smollm2()[0] if len(t) == 1}
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    lines = [line for line in make_lines(1500, 11) if line]
+    lines = [line for line in lines if set("".join(p for p, _ in level.pre_tokenize_str(line))) <= have]
+    assert len(lines) > 1000
+    assert_same(lines, our_ids(MODEL, lines), llama_cpp_ids(MODEL, lines))
+
+
+# ---- SentencePiece.
+
+SPECIAL_PIECES = [("<unk>", 2), ("<s>", 3), ("</s>", 3)] + [("<0x%02X>" % byte, 6) for byte in range(256)]
+USER_DEFINED = ["\n\n", "<tool>", "\u2581\u2581\u2581"]
+
+
+def write_sentencepiece(path, space_prefix):
+    """A whole model of one layer (llama.cpp opens no less), its weights zero."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    trainer = trainers.BpeTrainer(vocab_size=3000, show_progress=False, max_token_length=16)
+    # Words apart, as SentencePiece trains; every other line whole, so that pieces may cross spaces.
+    lines = make_lines(6000, 3)
+    words = [word for line in lines for word in line.replace(" ", " \u2581").split(" ")]
+    tokenizer.train_from_iterator(words, trainer)
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"]
+    pieces = [t for t in sorted(vocabulary, key=vocabulary.get) if t not in USER_DEFINED]
+    merged, single = [t for t in pieces if len(t) > 1], [t for t in pieces if len(t) == 1]
+    tokens = SPECIAL_PIECES + [(t, 1) for t in merged + single] + [(t, 4) for t in USER_DEFINED]
+    scores = [0.0] * len(SPECIAL_PIECES) + [-float(i) for i in range(len(merged) + len(single))] + [0.0] * 3
+    width, writer = 32, gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(256)
+    writer.add_embedding_length(width)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(width)
+    writer.add_head_count(1)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(width)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_types([kind for _, kind in tokens])
+    writer.add_token_scores(scores)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_space_prefix(space_prefix)
+    zeros = functools.partial(numpy.zeros, dtype=numpy.float32)
+    writer.add_tensor("token_embd.weight", zeros((len(tokens), width)))
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+        writer.add_tensor("blk.0.%s.weight" % name, zeros((width, width)))
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(name + ".weight", zeros(width))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("space_prefix", [True, False])
+def test_sentencepiece_against_llama_cpp(space_prefix, tmp_path):
+    path = write_sentencepiece(tmp_path / "spm.gguf", space_prefix)
+    rng = random.Random(9)
+    lines = [line for line in make_lines(1500, 13) if line]
+    lines += ["".join(rng.choice(["<s>", "</s>", "<tool>", "\n\n", "a b", "  ", " ", "x", "<", "\u2581"])
+                      for _ in range(6)) for _ in range(200)]
+    for special in (False, True):
+        ours = our_ids(path, lines, *(["special"] if special else []))
+        assert_same(lines, ours, llama_cpp_ids(path, lines, special))
