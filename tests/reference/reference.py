@@ -182,8 +182,8 @@ class Reference:
             gate = gate / (1.0 + np.exp(-gate))
         return self.project(gate * up, prefix, "ffn_down")
 
-    def logits(self, tokens):
-        """[positions][vocabulary] float32."""
+    def logits(self, tokens, last=0):
+        """[positions][vocabulary] float32; of the `last` positions only, if given."""
         x = self.tensor("token_embd.weight")[np.asarray(tokens)]
         if self.family.scaled_embedding:
             x = x * np.float32(math.sqrt(self.width))
@@ -196,7 +196,7 @@ class Reference:
             y = self.feed(self.norm(x, self.tensor(f"{prefix}ffn_norm.weight")), prefix)
             post = self.optional(f"{prefix}post_ffw_norm.weight")
             x = x + (y if post is None else self.norm(y, post))
-        x = self.norm(x, self.tensor("output_norm.weight"))
+        x = self.norm(x[-last:], self.tensor("output_norm.weight"))
         head = self.optional("output.weight")
         y = x @ (self.tensor("token_embd.weight") if head is None else head).T
         return self.final_cap * np.tanh(y / self.final_cap) if self.final_cap else y
