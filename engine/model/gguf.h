@@ -19,8 +19,19 @@
 struct gguf;
 
 enum gguf_type {
-    GGUF_UINT8, GGUF_INT8, GGUF_UINT16, GGUF_INT16, GGUF_UINT32, GGUF_INT32, GGUF_FLOAT32,
-    GGUF_BOOL, GGUF_STRING, GGUF_ARRAY, GGUF_UINT64, GGUF_INT64, GGUF_FLOAT64
+    GGUF_UINT8,
+    GGUF_INT8,
+    GGUF_UINT16,
+    GGUF_INT16,
+    GGUF_UINT32,
+    GGUF_INT32,
+    GGUF_FLOAT32,
+    GGUF_BOOL,
+    GGUF_STRING,
+    GGUF_ARRAY,
+    GGUF_UINT64,
+    GGUF_INT64,
+    GGUF_FLOAT64
 };
 
 struct gguf_string {
@@ -30,10 +41,10 @@ struct gguf_string {
 
 struct gguf_tensor {
     struct gguf_string name;
-    uint32_t format;      /* enum tensor_format number; known, else the file was refused */
-    uint32_t dim_count;   /* 1 … 4 */
-    uint64_t dims[4];     /* dims[0] is the row length k, the others are 1 when absent */
-    uint64_t offset;      /* from the start of the file; offset + bytes <= file size */
+    uint32_t format;    /* enum tensor_format number; known, else the file was refused */
+    uint32_t dim_count; /* 1 … 4 */
+    uint64_t dims[4];   /* dims[0] is the row length k, the others are 1 when absent */
+    uint64_t offset;    /* from the start of the file; offset + bytes <= file size */
     uint64_t bytes;
 };
 
@@ -58,7 +69,8 @@ bool gguf_has(const struct gguf *gguf, const char *key);
 /* Typed look-ups. A key that is absent: STATUS_NOT_FOUND; of the wrong type or out of range:
    STATUS_INVALID; both with an error that names the key. Integers of any width and sign are
    accepted where the value fits; floats from FLOAT32/64. */
-enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out, struct error *error);
+enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out,
+                         struct error *error);
 enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error);
 enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error);
 enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out,
@@ -70,8 +82,8 @@ enum status gguf_array_count(const struct gguf *gguf, const char *key, enum gguf
 /* Walk a string array in O(1) per element: *cursor is 0 at the start. false at the end. */
 bool gguf_array_next_string(const struct gguf *gguf, const char *key, uint64_t *cursor,
                             struct gguf_string *out);
-enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t *out, uint64_t count,
-                               struct error *error);
+enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t *out,
+                               uint64_t count, struct error *error);
 enum status gguf_array_get_f32(const struct gguf *gguf, const char *key, float *out, uint64_t count,
                                struct error *error);
 
