@@ -493,8 +493,11 @@ void http_stop(struct http_server *server)
     if (!wait_for_none(server, 1.0)) {
         watcher_drop_all(server->watcher);
         /* Only a template or a prompt that the text thread is still at can hold a request now, and
-           both are bounded. */
-        CHECK(wait_for_none(server, 60.0));
+           both are bounded. The library must not be stopped under a suspended connection. */
+        if (!wait_for_none(server, 60.0)) {
+            log_error("stopped", "%u requests could not be ended", http_in_flight(server));
+            _exit(1);
+        }
     }
     MHD_stop_daemon(server->daemon);
     watcher_destroy(server->watcher);

@@ -25,14 +25,24 @@ static void tune_allocator(void)
     mallopt(M_TOP_PAD, 64 * (int)KIB);
 }
 
-/* One descriptor per connection and some more. */
-static void raise_descriptor_limit(void)
+/* One descriptor per connection and some more: as many as the system gives. */
+static void fit_descriptors(struct options *options)
 {
+    const unsigned others = 96; /* files, the library's own, connections over the limit */
     struct rlimit limit;
-    if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    if (limit.rlim_cur < limit.rlim_max) {
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
+    if (options->command != COMMAND_SERVE || options->max_connections + others <= limit.rlim_cur)
+        return;
+    unsigned fit = limit.rlim_cur > others + 4 ? (unsigned)limit.rlim_cur - others : 4;
+    log_warn("connections", "%u are wanted, but the limit of open files (%llu) allows %u",
+             options->max_connections, (unsigned long long)limit.rlim_cur, fit);
+    options->max_connections = fit;
+    options->connections_fitted = false;
 }
 
 static int run_command(struct options *options, runtime_backend_factory factory)
@@ -80,8 +90,8 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         for (const char *name; (name = options_misspelled_variable(&position));)
             log_warn("environment", "%.*s looks like a misspelled option; it has no effect",
                      (int)strcspn(name, "="), name);
-        raise_descriptor_limit();
         runtime_resolve(&options);
+        fit_descriptors(&options);
     }
     int code = run_command(&options, factory);
     if (fflush(stdout) && !code)

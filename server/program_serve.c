@@ -162,6 +162,10 @@ static enum status start(struct service *service, struct error *error)
         return status;
     log_info("listening", "%s port %u, pid %d", service->options->host, http_port(service->http),
              (int)getpid());
+    if (!service->options->port) { /* whoever started us must learn it, whatever the log level */
+        printf("listening on %s:%u\n", service->options->host, http_port(service->http));
+        fflush(stdout);
+    }
     if (service->auth)
         log_info("auth", "%u keys", auth_key_count(service->auth));
     return STATUS_OK;

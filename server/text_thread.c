@@ -4,17 +4,21 @@
 #include "base/bytes.h"
 #include "base/check.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* Stack overflow in a template engine cannot be caught, so there is room for every source that the
    limits let in (64 KiB of template). Only touched pages count. */
 #define STACK_BYTES (64 * MIB)
+#define GUARD_BYTES (64 * KIB)
 
 struct text_thread {
     /* fixed after start */
     pthread_t thread;
+    void *stack;
     unsigned queue_limit;
     /* under lock */
     pthread_mutex_t lock;
@@ -46,6 +50,29 @@ static void *text_thread_main(void *arg)
     return NULL;
 }
 
+/* Memory of our own, so that the kernel puts no huge pages under a stack of which little is used.
+ */
+static int start_thread(struct text_thread *thread)
+{
+    thread->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (thread->stack == MAP_FAILED)
+        return errno;
+    madvise(thread->stack, STACK_BYTES, MADV_NOHUGEPAGE); /* a wish */
+    int failed = mprotect(thread->stack, GUARD_BYTES, PROT_NONE) ? errno : 0;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    if (!failed)
+        failed = pthread_attr_setstack(&attributes, (char *)thread->stack + GUARD_BYTES,
+                                       STACK_BYTES - GUARD_BYTES);
+    if (!failed)
+        failed = pthread_create(&thread->thread, &attributes, text_thread_main, thread);
+    pthread_attr_destroy(&attributes);
+    if (failed)
+        munmap(thread->stack, STACK_BYTES);
+    return failed;
+}
+
 enum status text_thread_create(unsigned queue_limit, struct text_thread **out, struct error *error)
 {
     *out = NULL;
@@ -55,11 +82,7 @@ enum status text_thread_create(unsigned queue_limit, struct text_thread **out, s
     thread->queue_limit = queue_limit;
     pthread_mutex_init(&thread->lock, NULL);
     pthread_cond_init(&thread->news, NULL);
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    int failed = pthread_create(&thread->thread, &attributes, text_thread_main, thread);
-    pthread_attr_destroy(&attributes);
+    int failed = start_thread(thread);
     if (failed) {
         free(thread);
         return error_set(error, STATUS_IO, NULL, "cannot start the text thread: %s",
@@ -80,6 +103,7 @@ void text_thread_destroy(struct text_thread *thread)
     pthread_cond_signal(&thread->news);
     pthread_mutex_unlock(&thread->lock);
     pthread_join(thread->thread, NULL);
+    munmap(thread->stack, STACK_BYTES);
     pthread_cond_destroy(&thread->news);
     pthread_mutex_destroy(&thread->lock);
     free(thread);
