@@ -61,7 +61,8 @@ uint32_t gguf_version(const struct gguf *gguf);
 uint32_t gguf_key_count(const struct gguf *gguf);
 struct gguf_string gguf_key(const struct gguf *gguf, uint32_t index);
 enum gguf_type gguf_key_type(const struct gguf *gguf, uint32_t index);
-/* Print a value for a person, at most `limit` characters, arrays shortened. */
+/* Print a value for a person, at most `limit` - 1 bytes and a terminator (limit >= 8), arrays
+   shortened. Valid UTF-8 without control characters, whatever the file holds. */
 void gguf_format_value(const struct gguf *gguf, uint32_t index, char *out, size_t limit);
 
 bool gguf_has(const struct gguf *gguf, const char *key);

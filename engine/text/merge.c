@@ -175,16 +175,13 @@ bool merger_reserve(struct merger *merger, size_t length)
         capacity = MERGE_PIECE_MAX;
     /* A pair at each symbol at first, and each merge takes one entry off and puts at most two on.
      */
-    struct merge_symbol *symbols = malloc(capacity * sizeof *symbols);
-    uint64_t *heap = malloc(2 * capacity * sizeof *heap);
-    if (symbols == NULL || heap == NULL) {
-        free(symbols);
-        free(heap);
+    merger_deinit(merger);
+    merger->symbols = malloc(capacity * sizeof *merger->symbols);
+    merger->heap = malloc(2 * capacity * sizeof *merger->heap);
+    if (merger->symbols == NULL || merger->heap == NULL) {
+        merger_deinit(merger);
         return false;
     }
-    merger_deinit(merger);
-    merger->symbols = symbols;
-    merger->heap = heap;
     merger->capacity = capacity;
     return true;
 }

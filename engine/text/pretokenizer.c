@@ -24,7 +24,7 @@
 
 #define STEPS_MAX 6
 #define MATCH_LIMIT 100000000u /* far above what 8 MiB of text need, about a second of time */
-#define HEAP_LIMIT_KIB 65536u
+#define HEAP_LIMIT_KIB 8192u   /* only the interpreter uses a heap, and little of it */
 #define JIT_STACK_MAX ((size_t)1 << 20)
 
 #define SPACES                                                                                     \

@@ -3,7 +3,11 @@
  *
  * Immutable after create; encode and piece may run on any number of threads at once. Unknown
  * tokenizer models and pre-tokenizers are refused by name, never guessed. Time is linear in the
- * length of the text. Byte sequences that are not UTF-8 are tokenized as bytes, never a crash.
+ * length of the text. Byte sequences that are not UTF-8 are tokenized as bytes, never a crash; a
+ * byte that a byte-level vocabulary has no token for is left out, as Hugging Face's tokenizers do.
+ *
+ * Beside its result an encode holds at most 10 MiB for a moment, and one copy of the text where
+ * spaces or sentinels are rewritten. For that bound a single word of more than 256 KiB is cut.
  */
 #ifndef QUIRE_ENGINE_TEXT_TOKENIZER_H
 #define QUIRE_ENGINE_TEXT_TOKENIZER_H
