@@ -12,12 +12,13 @@
 #define LIMIT_HEAD_SECONDS 10               /* request line and headers must be there by then */
 #define LIMIT_BODY_SECONDS 30               /* and the body by then */
 #define LIMIT_KEEPALIVE_SECONDS 5           /* silence on a stream before a comment is sent */
-#define LIMIT_IDLE_SECONDS 75             /* a kept-alive connection without a request */
-#define LIMIT_SEND_BUFFER_BYTES (64u << 10) /* SO_SNDBUF: what the kernel holds of a slow client's answer */
-#define LIMIT_TEXT_QUEUE 256              /* parsed requests waiting for the text thread; more is 429 */
-#define LIMIT_WATCHDOG_SECONDS 60         /* work in the engine and no step done: /ready turns 503 */
-#define LIMIT_API_KEYS 256                /* each is compared with every request's key */
-#define LIMIT_API_KEY_BYTES 256           /* keys are padded to this for comparing */
+#define LIMIT_IDLE_SECONDS 75               /* a kept-alive connection without a request */
+#define LIMIT_SEND_BUFFER_BYTES                                                                    \
+    (64u << 10)                   /* SO_SNDBUF: what the kernel holds of a slow client's answer */
+#define LIMIT_TEXT_QUEUE 256      /* parsed requests waiting for the text thread; more is 429 */
+#define LIMIT_WATCHDOG_SECONDS 60 /* work in the engine and no step done: /ready turns 503 */
+#define LIMIT_API_KEYS 256        /* each is compared with every request's key */
+#define LIMIT_API_KEY_BYTES 256   /* keys are padded to this for comparing */
 
 /* Requests */
 #define LIMIT_CHOICES 16      /* n: each is a sequence of its own (CVE-2026-34756's kind) */

@@ -1,10 +1,10 @@
 /*
- * The Rust text libraries behind one C ABI: chat templates (minijinja); constrained output joins later
- * through llguidance's own header.
+ * The Rust text libraries behind one C ABI: chat templates (minijinja); constrained output joins
+ * later through llguidance's own header.
  *
- * A panic in Rust is caught at each entry and returned as TEXTSHIM_PANIC. A stack overflow and running
- * out of memory cannot be caught: sources and contexts are limited by the caller, and render needs a
- * stack of 64 MiB when the template is not trusted. (new brings its own stack.)
+ * A panic in Rust is caught at each entry and returned as TEXTSHIM_PANIC. A stack overflow and
+ * running out of memory cannot be caught: sources and contexts are limited by the caller, and
+ * render needs a stack of 64 MiB when the template is not trusted. (new brings its own stack.)
  */
 #ifndef QUIRE_TEXTSHIM_H
 #define QUIRE_TEXTSHIM_H
@@ -22,19 +22,21 @@ enum textshim_status {
 
 struct textshim_template;
 
-/* strftime of the local time now into out[capacity]; returns the length, 0 if it does not fit. Called
-   during render, on its thread. */
+/* strftime of the local time now into out[capacity]; returns the length, 0 if it does not fit.
+   Called during render, on its thread. */
 typedef size_t (*textshim_clock)(const char *format, char *out, size_t capacity);
 
 /* Compile `source`. Texts are UTF-8 with lengths; bos and eos become the variables bos_token and
-   eos_token. On failure *out is NULL and message[message_capacity] holds a terminated UTF-8 sentence. */
+   eos_token. On failure *out is NULL and message[message_capacity] holds a terminated UTF-8
+   sentence. */
 int textshim_template_new(const char *source, size_t source_length, const char *bos,
                           size_t bos_length, const char *eos, size_t eos_length,
                           textshim_clock clock, struct textshim_template **out, char *message,
                           size_t message_capacity);
 
 /* Render with the variables of a JSON object. `sink` gets the text in pieces, at most output_limit
-   bytes in all; pieces of a failed rendering are to be thrown away. Any number of threads at once. */
+   bytes in all; pieces of a failed rendering are to be thrown away. Any number of threads at once.
+ */
 int textshim_template_render(const struct textshim_template *shim_template, const char *context,
                              size_t context_length, size_t output_limit, uint64_t fuel,
                              void (*sink)(void *arg, const char *bytes, size_t length), void *arg,
