@@ -292,4 +292,4 @@ static const struct float_plan *float_plan_of(enum tensor_format format)
                                   : &PLAN_KIND_BF16;
 }
 
-const struct kernels AVX2_KERNELS = {.name = "avx2", VECTOR_MEMBERS};
+const struct kernels AVX2_KERNELS = {.name = "avx2", .matmul = vector_matmul, VECTOR_MEMBERS};
