@@ -113,6 +113,7 @@ static enum status start_thread(struct workers *workers, unsigned index, struct 
         return error_set(error, STATUS_IO, "threads", "cannot start compute thread %u: %s", index,
                          strerror(failed));
     }
+    pthread_setname_np(workers->threads[index], "quire-compute");
     return STATUS_OK;
 }
 
