@@ -87,23 +87,25 @@ static void score(struct perplexity *p, const float *ours, const float *referenc
     p->same_best += workbench_argmax(ours, vocabulary) == workbench_argmax(reference, vocabulary);
 }
 
-/* Forward the window, keeping the hidden states of the scored half. */
-static void forward(struct perplexity *p, struct workbench *bench, uint32_t first_scored)
+/* Forward the window, keeping the hidden states of the scored half. `batch` and `sequence` must
+   stay until the logits were taken. */
+static void forward(struct perplexity *p, struct workbench *bench, uint32_t first_scored,
+                    struct batch_sequence *sequence, struct batch *batch)
 {
-    struct batch_sequence sequence = {
+    *sequence = (struct batch_sequence){
         .row_count = p->window,
         .pages = bench->pages,
         .page_count = bench->pages_each,
     };
-    struct batch batch = {
+    *batch = (struct batch){
         .row_count = p->window,
         .tokens = p->input,
         .sequence_count = 1,
-        .sequences = &sequence,
+        .sequences = sequence,
         .logits_row_count = p->window - 1 - first_scored,
         .logits_rows = p->rows,
     };
-    bench->backend->ops->forward(bench->backend, &batch);
+    bench->backend->ops->forward(bench->backend, batch);
 }
 
 static void run_window(struct perplexity *p, const uint32_t *tokens)
@@ -117,9 +119,11 @@ static void run_window(struct perplexity *p, const uint32_t *tokens)
     for (uint32_t i = 0; i < scored; i++)
         p->rows[i] = first_scored + i;
     bool has_reference = p->reference.backend != NULL;
-    forward(p, &p->ours, first_scored);
+    struct batch_sequence sequences[2];
+    struct batch batches[2];
+    forward(p, &p->ours, first_scored, &sequences[0], &batches[0]);
     if (has_reference)
-        forward(p, &p->reference, first_scored);
+        forward(p, &p->reference, first_scored, &sequences[1], &batches[1]);
     for (uint32_t first = 0; first < scored; first += LOGITS_ROWS) {
         uint32_t count = scored - first < LOGITS_ROWS ? scored - first : LOGITS_ROWS;
         p->ours.backend->ops->logits(p->ours.backend, first, count, p->logits[0]);

@@ -120,10 +120,10 @@ void workbench_run(struct workbench *bench, uint32_t sequence, const uint32_t *t
             .logits_rows = &last_row,
         };
         backend->ops->forward(backend, &batch);
+        if (batch.logits_row_count) /* while the batch is there: backends look at it again */
+            backend->ops->logits(backend, 0, 1, logits);
         done += rows;
     }
-    if (logits)
-        backend->ops->logits(backend, 0, 1, logits);
 }
 
 uint32_t workbench_argmax(const float *logits, uint32_t vocabulary)

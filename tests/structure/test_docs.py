@@ -56,11 +56,24 @@ def test_the_readme_names_every_option_of_serve():
 
 
 def test_links_lead_somewhere():
-    for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/api.md"]:
+    for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/api.md", "docs/exactness.md"]:
         folder = (ROOT / name).parent
         for target in re.findall(r"\]\(([^)#\s]+)", read(name)):
             if "://" not in target:
                 assert (folder / target).exists(), "%s links to %s" % (name, target)
+
+
+def test_the_exactness_page_names_what_is_there():
+    table = read("docs/exactness.md").split("## How it is tested")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.M)
+    assert len(rows) > 7
+    for row in rows:
+        first, *others = re.findall(r"`([^`]+)`", row)
+        for name in [first, *(str(pathlib.PurePath(first).with_name(other)) for other in others)]:
+            assert (ROOT / name).is_file(), "docs/exactness.md names %s" % name
+    built = read("tests/engine/test_matrix.c")
+    for values in ("0, 1, 7, OTHERS", "1, 7, 64, 512", "8, 16, 32, 64", "1, 2, 3"):
+        assert "{%s}" % values in built and values.replace("OTHERS", "31") in table
 
 
 def drain_seconds():
