@@ -42,9 +42,11 @@ def prove(model, tokens, *options, code=0):
     assert ways["cached"]["projections"] == ways["batched"]["projections"] == tokens
     for way in ways.values():
         assert len(way["seconds_at"]) == tokens and min(way["seconds_at"]) >= 0
+        printed = 1e-6 / way["seconds"]  # seconds have six places: rough when they are few
         assert way["seconds"] == pytest.approx(sum(way["seconds_at"]), rel=1e-2, abs=1e-5 * tokens)
         together = out["batch"] if way["way"] == "batched" else 1
-        assert way["tokens_per_second"] == pytest.approx(tokens * together / way["seconds"], rel=1e-2)
+        assert way["tokens_per_second"] == pytest.approx(
+            tokens * together / way["seconds"], rel=1e-3 + printed)
     return out, ways
 
 

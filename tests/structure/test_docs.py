@@ -17,7 +17,8 @@ def read(name):
 def limits():
     """{name: value} of base/limits.h; values are sums and shifts of numbers."""
     found = {}
-    for name, expression in re.findall(r"^#define (LIMIT_\w+) (.*?)\s*(?:/\*.*)?$", read("base/limits.h"), re.M):
+    header = read("base/limits.h").replace("\\\n", "")    # clang-format breaks long lines
+    for name, expression in re.findall(r"^#define (LIMIT_\w+)\s+(.*?)\s*(?:/\*.*)?$", header, re.M):
         plain = re.sub(r"(?<=[0-9a-fA-F])[uUlL]+\b", "", expression)
         if not re.fullmatch(r"[0-9a-fxA-F()<+*\- ]+", plain):
             plain = str(found[plain.strip("()")])    # one limit defined by another
