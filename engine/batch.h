@@ -31,7 +31,8 @@ struct backend;
 
 struct backend_ops {
     /* Compute keys and values of every row into the pages, and keep the final hidden state of the
-       logits rows until the next forward. row_count <= max_batch_rows. Cannot fail. */
+       logits rows until the next forward. row_count <= max_batch_rows. Cannot fail. The batch and
+       its arrays stay valid until the last logits call that follows. */
     void (*forward)(struct backend *backend, const struct batch *batch);
     /* logits [count][vocabulary] of logits rows first … first+count-1 of the last forward.
        count <= logits_rows_max. */
