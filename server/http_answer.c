@@ -15,6 +15,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define SECOND_NS 1000000000u
 #define KEEPALIVE ": keep-alive\n\n"
@@ -247,6 +248,23 @@ static bool pump_stream(struct request *r)
     return r->out.length > before || r->stream_end == STREAM_ENDED;
 }
 
+/*
+ * Break a stream off. The library (0.9.75, epoll) closes a connection whose reader says
+ * END_WITH_ERROR, but then neither watches it nor cleans it up until its thread has other work: the
+ * socket would stay open. It does clean up at once after a write that failed. So the socket is shut
+ * down, and a byte that can go nowhere is handed over.
+ */
+static ssize_t break_off(struct request *r, char *to, size_t most)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info || !most)
+        return MHD_CONTENT_READER_END_WITH_ERROR;
+    shutdown(info->connect_fd, SHUT_RDWR);
+    *to = '\n';
+    return 1;
+}
+
 /* The library asks for bytes of a stream. */
 static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t most)
 {
@@ -262,12 +280,12 @@ static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t most)
             return (ssize_t)length;
         }
         if (r->broken)
-            return MHD_CONTENT_READER_END_WITH_ERROR;
+            return break_off(r, to, most);
         if (r->stream_end == STREAM_ENDED)
             return MHD_CONTENT_READER_END_OF_STREAM;
         struct news news = take_news(r);
         if (news.cancelled || (news.aborted && !r->stream))
-            return MHD_CONTENT_READER_END_WITH_ERROR;
+            return break_off(r, to, most);
         if (news.aborted) {
             append_shutdown_event(r);
             r->stream_end = STREAM_ENDED;
@@ -279,7 +297,7 @@ static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t most)
         }
         if (r->out.failed || !charge_out(r)) {
             log_warn("client_slow", "id=%s dropped: no memory for what it has not read", r->id);
-            return MHD_CONTENT_READER_END_WITH_ERROR;
+            return break_off(r, to, most);
         }
     }
 }

@@ -130,6 +130,23 @@ def test_what_was_cancelled_is_counted(server):
     harness.wait_until(lambda: count() == before + 1, what="counted")
 
 
+@pytest.mark.sanitizer
+def test_sockets_of_those_who_left_are_closed(tiny):
+    """Without another request that would wake the server's thread: the socket itself must do."""
+    tiny.wait_idle()
+    harness.wait_until(lambda: tiny.connections() == 0, what="no connections")
+    files = tiny.open_files()
+    for index in range(80):
+        stream = tiny.stream({"prompt": "x", **LONG, "max_tokens": 1900})
+        next(stream.events())
+        if index % 3 < 2:
+            stream.half_close()
+        time.sleep(index % 2 * 0.01)
+        stream.hang_up(reset=index % 3 == 2)
+        harness.wait_until(lambda: tiny.open_files() <= files, 5, f"the socket of stream {index} closed")
+    tiny.wait_idle()
+
+
 # many hang-ups at any time
 
 
