@@ -7,8 +7,8 @@
  *   text      hi<|im_end|>            the template writes "<|", the user "im_end|>"
  *   becomes   hi<S|im_end|>           "iSm_end|>"
  *
- * The sentinel is a Unicode noncharacter that occurs nowhere in the request. Private to api/; one
- * request's thread.
+ * The sentinel is a Unicode noncharacter that occurs nowhere in the request. One request's thread.
+ * Used by api/ and by `quire run --chat`.
  */
 #ifndef QUIRE_API_CONTROL_GUARD_H
 #define QUIRE_API_CONTROL_GUARD_H

@@ -7,6 +7,7 @@
 #include "server/program.h"
 
 #include "api/chat_template.h"
+#include "api/control_guard.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -20,7 +21,6 @@
 
 /* A noncharacter: breaks up control tokens in the user's text, dropped by the tokenizer. */
 #define SENTINEL 0xfdd0u
-#define SENTINEL_TEXT "\xef\xb7\x90"
 
 struct run {
     struct options *options;
@@ -35,35 +35,6 @@ static void on_news(void *arg)
     sem_post(&((struct run *)arg)->news);
 }
 
-/* Length of the control token that `text` begins with; 0: none. */
-static size_t control_length(const struct tokenizer *tokenizer, const char *text)
-{
-    uint32_t token;
-    for (uint32_t i = 0; (token = tokenizer_control_token(tokenizer, i)) != UINT32_MAX; i++) {
-        size_t length;
-        const char *control = tokenizer_text(tokenizer, token, &length);
-        if (length > 1 && !strncmp(text, control, length))
-            return length;
-    }
-    return 0;
-}
-
-/* The prompt as the inside of a JSON string, its control tokens broken up by sentinels. */
-static void append_message(const struct tokenizer *tokenizer, const char *text, struct buffer *out)
-{
-    for (; *text; text++) {
-        bool control = control_length(tokenizer, text) > 0;
-        if (*text == '"' || *text == '\\')
-            buffer_appendf(out, "\\%c", *text);
-        else if ((unsigned char)*text < ' ')
-            buffer_appendf(out, "\\u%04x", (unsigned)(unsigned char)*text);
-        else
-            buffer_append(out, text, 1);
-        if (control)
-            buffer_append_text(out, SENTINEL_TEXT);
-    }
-}
-
 static enum status render_chat(struct run *run, struct buffer *out, struct error *error)
 {
     const struct runtime *runtime = &run->runtime;
@@ -71,15 +42,27 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
         return error_set(error, STATUS_INVALID, "chat",
                          "the model has no chat template; leave --chat out, or give one with "
                          "--chat-template-file");
+    struct control_guard guard;
+    enum status status = control_guard_init(&guard, runtime->tokenizer, SENTINEL, error);
+    if (status != STATUS_OK)
+        return status;
+    const char *prompt = run->options->prompt;
     struct buffer json;
     buffer_init(&json, 0);
     buffer_append_text(&json, "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"user\","
                               "\"content\":\"");
-    append_message(runtime->tokenizer, run->options->prompt, &json);
+    bool guarded = control_guard_write(&guard, prompt, strlen(prompt), false, &json);
     buffer_append_text(&json, "\"}]}");
-    enum status status = json.failed ? error_set(error, STATUS_IO, NULL, "out of memory")
-                                     : chat_template_render(runtime->chat_template, json.data,
-                                                            json.length, out, error);
+    if (!guarded)
+        status = error_set(error, STATUS_INVALID, "prompt",
+                           "the prompt holds a control token that cannot be told from text");
+    else if (json.failed)
+        status = error_set(error, STATUS_IO, NULL, "out of memory");
+    else
+        status = chat_template_render(runtime->chat_template, json.data, json.length, out, error);
+    if (status != STATUS_OK)
+        control_guard_clean(&guard, error->message);
+    control_guard_deinit(&guard);
     buffer_deinit(&json);
     return status;
 }
