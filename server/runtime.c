@@ -2,9 +2,7 @@
  * From options to a running engine: see runtime.h.
  *
  * Nothing large is allocated before its bytes are reserved. Sizes are known from the file's header
- * alone, so a model that does not fit is refused within milliseconds, with the numbers. What the
- * other accounts leave becomes the page pool, at most what max_seqs sequences of full length could
- * fill.
+ * alone (plan.c), so a model that does not fit is refused within milliseconds, with the numbers.
  */
 #include "server/runtime.h"
 
@@ -14,7 +12,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "server/http.h"
+#include "server/plan.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -24,17 +22,6 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
-
-/* Code, libraries, stacks, allocator slack, measured with a margin; plus this per thread. */
-#define PROGRAM_BYTES (20 * MIB)
-#define THREAD_BYTES (256 * KIB)
-#define LOGITS_ROWS 16u
-#define STEP_TARGET_MS 100u
-#define BATCH_TOKENS_DEFAULT 512u
-#define BATCH_TOKENS_LEAST 32u
-#define CONTEXT_LEAST 64u /* a pool that holds less is refused */
-#define CONNECTIONS_DEFAULT 1024u
-#define CONNECTIONS_LEAST 64u
 
 /* CPU time that the cgroup allows, in whole cores rounded up; 0: no limit. */
 static unsigned quota_cores(void)
@@ -68,18 +55,6 @@ static unsigned usable_cores(void)
     return quota && quota < usable ? quota : usable;
 }
 
-static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
-{
-    return value < least ? least : value > most ? most : value;
-}
-
-/* A tenth of the memory at most goes to connections that may never ask anything. */
-static unsigned connections_for(uint64_t total)
-{
-    uint64_t each = http_memory_bytes(1001) - http_memory_bytes(1000);
-    return (unsigned)clamp(total / 10 / each, CONNECTIONS_LEAST, CONNECTIONS_DEFAULT);
-}
-
 void runtime_resolve(struct options *options)
 {
     if (!options->threads)
@@ -88,179 +63,26 @@ void runtime_resolve(struct options *options)
         options->memory_bytes = budget_detect_bytes();
     if (options->max_connections)
         return;
-    options->max_connections = connections_for(options->memory_bytes);
+    options->max_connections = plan_connections(options->memory_bytes);
     options->connections_fitted = true;
 }
 
-/* What is decided between header and loading. */
-struct plan {
-    struct backend_options backend;
-    struct engine_options engine;
-    struct backend shape; /* what the engine's size depends on */
-    struct model_sizes sizes;
-    uint64_t program, http, requests, engine_bytes;
-};
-
-static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
-{
-    return page_count > 1 ? (page_count - 1) * plan->backend.page_size : 0;
-}
-
-static uint64_t pages_for(const struct plan *plan, uint64_t tokens)
-{
-    return (tokens + plan->backend.page_size - 1) / plan->backend.page_size + 1;
-}
-
-/* The sizes that depend on the rows of a step and the number of pages. */
-static void size_engine(const struct runtime *runtime, struct plan *plan, uint32_t rows,
-                        uint64_t page_count)
-{
-    plan->backend.max_batch_rows = rows;
-    plan->backend.page_count = 0;
-    model_sizes(runtime->gguf, &runtime->config, &plan->backend, &plan->sizes);
-    plan->engine.max_batch_tokens = rows;
-    plan->shape = (struct backend){
-        .vocabulary = runtime->config.vocabulary,
-        .page_count = (uint32_t)page_count,
-        .page_size = plan->backend.page_size,
-        .max_batch_rows = rows,
-        .max_sequences = plan->backend.max_sequences,
-        .logits_rows_max = LOGITS_ROWS,
-    };
-    plan->engine.backend = &plan->shape;
-    plan->engine_bytes = engine_memory_bytes(&plan->engine);
-}
-
-static uint64_t fixed_bytes(const struct runtime *runtime, const struct plan *plan)
-{
-    return plan->program + plan->http + plan->requests + plan->sizes.weights +
-           tokenizer_memory_bytes(runtime->tokenizer) + plan->sizes.scratch + plan->engine_bytes;
-}
-
-/* Rows per step: as asked, or 512 halved until its scratch is a quarter of what the weights leave.
- */
-static void choose_rows(struct runtime *runtime, struct plan *plan, const struct options *options)
-{
-    uint64_t total = runtime->budget.total_bytes;
-    uint32_t rows = options->max_batch_tokens ? options->max_batch_tokens : BATCH_TOKENS_DEFAULT;
-    uint64_t some_pages = pages_for(plan, CONTEXT_LEAST);
-    size_engine(runtime, plan, rows, some_pages);
-    while (!options->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
-        uint64_t held = plan->sizes.weights + plan->program + plan->http + plan->requests;
-        uint64_t left = total > held ? total - held : 0;
-        if (plan->sizes.scratch + plan->engine_bytes <= left / 4)
-            break;
-        rows /= 2;
-        size_engine(runtime, plan, rows, some_pages);
-    }
-}
-
-/* The accounts that are a share of the whole. */
-static void size_shares(struct plan *plan, const struct options *options, uint64_t total)
-{
-    bool serves = options->command == COMMAND_SERVE;
-    unsigned connections =
-        options->connections_fitted ? connections_for(total) : options->max_connections;
-    plan->http = serves ? http_memory_bytes(connections) : 0;
-    plan->requests = serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;
-}
-
-/* `held`: beside the fixed accounts, pages or what loading needs. Says what would do: shares grow
-   with the whole, so the least budget is found by trying. */
-static enum status refuse_memory(const struct runtime *runtime, struct plan *plan,
-                                 const struct options *options, uint64_t held, struct error *error)
-{
-    uint64_t needed = runtime->budget.total_bytes;
-    for (int i = 0; i < 40; i++) {
-        size_shares(plan, options, needed);
-        needed = fixed_bytes(runtime, plan) + held;
-    }
-    char total[24], need[24], weights[24], rest[24], page[24];
-    bytes_format(runtime->budget.total_bytes, total);
-    bytes_format(needed + MIB / 10, need); /* printed with one digit: never less than needed */
-    bytes_format(plan->sizes.weights, weights);
-    bytes_format(fixed_bytes(runtime, plan) - plan->sizes.weights, rest);
-    bytes_format(held, page);
-    return error_set(error, STATUS_INVALID, "memory",
-                     "a memory budget of %s is too small: this model needs at least %s (weights "
-                     "%s, program, connections and scratch %s, and %s to load or for KV pages)",
-                     total, need, weights, rest, page);
-}
-
-/* Number of pages and effective context. */
-static enum status choose_pages(struct runtime *runtime, struct plan *plan,
-                                const struct options *options, struct error *error)
-{
-    uint64_t total = runtime->budget.total_bytes;
-    uint32_t wanted = options->context && options->context < runtime->config.context
-                          ? options->context
-                          : runtime->config.context;
-    uint64_t least_tokens = wanted < CONTEXT_LEAST ? wanted : CONTEXT_LEAST;
-    uint64_t held = pages_for(plan, least_tokens) * plan->sizes.page;
-    /* While loading, the header and the read buffers are held as well, in place of the pages. */
-    uint64_t loading = plan->sizes.load_transient + gguf_memory_bytes(runtime->gguf);
-    held = loading > held ? loading : held;
-    if (total < fixed_bytes(runtime, plan) + held)
-        return refuse_memory(runtime, plan, options, held, error);
-
-    uint64_t most = (uint64_t)options->max_seqs * (pages_for(plan, wanted) - 1) + 1;
-    uint64_t pages = (total - fixed_bytes(runtime, plan)) / plan->sizes.page;
-    pages = clamp(pages, 0, most < UINT32_MAX ? most : UINT32_MAX);
-    /* The pager's own tables grow with the pages. */
-    size_engine(runtime, plan, plan->backend.max_batch_rows, pages);
-    uint64_t fixed = fixed_bytes(runtime, plan);
-    uint64_t fit = total > fixed ? (total - fixed) / plan->sizes.page : 0;
-    pages = pages < fit ? pages : fit;
-    if (page_tokens(plan, pages) < least_tokens)
-        return refuse_memory(runtime, plan, options, held, error);
-    uint64_t tokens = page_tokens(plan, pages);
-    runtime->context = tokens < wanted ? (uint32_t)tokens : wanted;
-    if (options->context > runtime->config.context)
-        log_warn("context",
-                 "--context %u is more than the %u that the model was trained for; it "
-                 "is %u",
-                 options->context, runtime->config.context, runtime->context);
-    if (tokens < wanted && options->context) {
-        char would[24];
-        log_warn("context",
-                 "--context %u does not fit the memory budget; it is %u; --memory %s "
-                 "would hold one sequence of that length",
-                 wanted, runtime->context,
-                 bytes_format(fixed + pages_for(plan, wanted) * plan->sizes.page, would));
-    }
-    plan->backend.page_count = (uint32_t)pages;
-    plan->backend.context = plan->engine.context = runtime->context;
-    return STATUS_OK;
-}
-
-/* Enter an account as taken for good. */
-static enum status hold(struct runtime *runtime, enum budget_account account, uint64_t bytes,
-                        struct error *error)
-{
-    enum status status = budget_reserve(&runtime->budget, account, bytes, error);
-    if (status == STATUS_OK)
-        CHECK(budget_take(&runtime->budget, account, bytes));
-    return status;
-}
-
+/* Enter the plan's accounts. What clients drive is taken while running, the rest for good. */
 static enum status reserve_all(struct runtime *runtime, const struct plan *plan,
                                struct error *error)
 {
     struct budget *budget = &runtime->budget;
-    enum status status = hold(runtime, BUDGET_PROGRAM, plan->program, error);
-    if (status == STATUS_OK)
-        status = hold(runtime, BUDGET_WEIGHTS, plan->sizes.weights, error);
-    if (status == STATUS_OK)
-        status = hold(runtime, BUDGET_TOKENIZER, tokenizer_memory_bytes(runtime->tokenizer), error);
-    if (status == STATUS_OK)
-        status = hold(runtime, BUDGET_SCRATCH, plan->sizes.scratch + plan->engine_bytes, error);
-    if (status == STATUS_OK)
-        status = budget_reserve(budget, BUDGET_HTTP, plan->http, error);
-    if (status == STATUS_OK)
-        status = budget_reserve(budget, BUDGET_REQUESTS, plan->requests, error);
-    if (status == STATUS_OK)
-        status = hold(runtime, BUDGET_KV, plan->backend.page_count * plan->sizes.page, error);
-    return status;
+    budget_init(budget, plan->total_bytes);
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++) {
+        enum budget_account account = (enum budget_account)i;
+        uint64_t bytes = plan->account_bytes[i];
+        enum status status = budget_reserve(budget, account, bytes, error);
+        if (status != STATUS_OK)
+            return status;
+        if (account != BUDGET_HTTP && account != BUDGET_REQUESTS)
+            CHECK(budget_take(budget, account, bytes));
+    }
+    return STATUS_OK;
 }
 
 static void print_plan(const struct runtime *runtime, const struct plan *plan,
@@ -292,35 +114,40 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
              options->max_seqs);
 }
 
+/* An asked-for length that is not what will be served. */
+static void warn_context(const struct plan_model *model, const struct plan *plan,
+                         const struct options *options)
+{
+    if (options->context > model->config->context)
+        log_warn("context",
+                 "--context %u is more than the %u that the model was trained for; it is %u",
+                 options->context, model->config->context, plan->context);
+    if (plan->context < plan->wanted && options->context) {
+        char would[24];
+        log_warn("context",
+                 "--context %u does not fit the memory budget; it is %u; --memory %s would hold "
+                 "one sequence of that length",
+                 plan->wanted, plan->context,
+                 bytes_format(plan_least_bytes(model, options, 1, plan->wanted), would));
+    }
+}
+
 static enum status plan_memory(struct runtime *runtime, struct plan *plan,
                                const struct options *options, struct error *error)
 {
-    uint64_t total = options->memory_bytes;
-    budget_init(&runtime->budget, total);
-    *plan = (struct plan){
-        .backend = {.kernels = runtime->kernels,
-                    .workers = runtime->workers,
-                    .backend = options->backend,
-                    .page_size = options->page_size,
-                    .max_sequences = options->max_seqs,
-                    .logits_rows_max = LOGITS_ROWS,
-                    .context = runtime->config.context},
-        .engine = {.workers = runtime->workers,
-                   .context = runtime->config.context,
-                   .max_sequences = options->max_seqs,
-                   .max_queue = options->max_queue,
-                   .step_target_ms = STEP_TARGET_MS,
-                   .prefix_cache = options->prefix_cache},
-        .program = PROGRAM_BYTES + options->threads * THREAD_BYTES,
+    struct plan_model model = {
+        .gguf = runtime->gguf,
+        .config = &runtime->config,
+        .kernels = runtime->kernels,
+        .workers = runtime->workers,
+        .tokenizer_bytes = tokenizer_memory_bytes(runtime->tokenizer),
     };
-    size_shares(plan, options, total);
-    if (options->context && options->context < runtime->config.context)
-        plan->backend.context = plan->engine.context = options->context;
-    choose_rows(runtime, plan, options);
-    enum status status = choose_pages(runtime, plan, options, error);
-    if (status == STATUS_OK)
-        status = reserve_all(runtime, plan, error);
-    return status;
+    enum status status = plan_make(&model, options, plan, error);
+    if (status != STATUS_OK)
+        return status;
+    runtime->context = plan->context;
+    warn_context(&model, plan, options);
+    return reserve_all(runtime, plan, error);
 }
 
 /* Test hooks: only for tests, so not options. */

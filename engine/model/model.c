@@ -38,18 +38,26 @@ static bool is_openblas(const struct backend_options *options)
     return strcmp(options->backend, "openblas") == 0;
 }
 
+/* A model of numbers: what every family has. */
+static const struct architecture plain_architecture = {.name = "plain"};
+
 void model_sizes(const struct gguf *gguf, const struct model_config *config,
                  const struct backend_options *options, struct model_sizes *out)
 {
-    struct model_details details;
-    enum status status = model_details_read(gguf, &details, NULL);
-    CHECK(status == STATUS_OK); /* model_describe was fine */
+    struct model_details details = {.architecture = &plain_architecture};
+    if (gguf) {
+        enum status status = model_details_read(gguf, &details, NULL);
+        CHECK(status == STATUS_OK); /* model_describe was fine */
+    }
     details.config = *config;
     enum weights_form form = is_openblas(options) ? WEIGHTS_F32 : WEIGHTS_PACKED;
     *out = (struct model_sizes){0};
-    out->weights = weights_bytes(gguf, &details, options->kernels, form);
-    out->load_transient =
-        weights_transient_bytes(gguf, &details, options->kernels, workers_count(options->workers));
+    out->weights = config->tensor_bytes;
+    if (gguf) {
+        out->weights = weights_bytes(gguf, &details, options->kernels, form);
+        out->load_transient = weights_transient_bytes(gguf, &details, options->kernels,
+                                                      workers_count(options->workers));
+    }
     if (is_openblas(options))
         openblas_sizes(&details, options, out);
     else

@@ -58,7 +58,8 @@ struct backend_options {
     uint32_t context; /* longest sequence: RoPE tables */
 };
 
-/* options->page_count may be 0 here. */
+/* options->page_count may be 0 here. Without a file (gguf NULL) the model is what `config` says:
+   weights are its tensor_bytes as they stand, nothing is loaded, layers are a plain family's. */
 void model_sizes(const struct gguf *gguf, const struct model_config *config,
                  const struct backend_options *options, struct model_sizes *out);
 

@@ -1,0 +1,52 @@
+/*
+ * The memory plan: how a byte budget divides into its accounts, and what that leaves for KV pages,
+ * rows of a step and length of a sequence. Arithmetic on a model's header or on bare numbers;
+ * allocates nothing. runtime.c starts servers by it and `quire plan` answers by it, so that the two
+ * cannot differ. Any thread.
+ */
+#ifndef QUIRE_SERVER_PLAN_H
+#define QUIRE_SERVER_PLAN_H
+
+#include "base/budget.h"
+#include "engine/engine.h"
+#include "engine/model/model.h"
+#include "server/options.h"
+
+struct plan_model {
+    const struct gguf *gguf;           /* NULL: only what `config` says, as in model_sizes */
+    const struct model_config *config; /* outlives the plan */
+    const struct kernels *kernels;
+    struct workers *workers;
+    uint64_t tokenizer_bytes;
+};
+
+/* Holds a pointer into itself: do not copy. */
+struct plan {
+    uint64_t total_bytes;
+    uint64_t account_bytes[BUDGET_ACCOUNTS]; /* caps; their sum is at most the total */
+    uint32_t wanted;                /* longest sequence asked for, at most what the model knows */
+    uint32_t context;               /* and what it is: at most what the pool holds */
+    struct backend_options backend; /* page_count, max_batch_rows, context chosen */
+    struct engine_options engine;   /* .backend is `shape` until there is a real one */
+    struct backend shape;           /* what the engine's size depends on */
+    struct model_sizes sizes;
+};
+
+/* Divide options->memory_bytes. Options are resolved (runtime_resolve). STATUS_INVALID (param
+   "memory") with the numbers when not even a short sequence fits; what the accounts would have been
+   is in *out then too. */
+enum status plan_make(const struct plan_model *model, const struct options *options,
+                      struct plan *out, struct error *error);
+
+/* Pages that `count` sequences of `tokens` tokens hold, nothing shared. */
+uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens);
+
+/* The least budget, in whole MiB, with which `count` sequences of `tokens` tokens are held at the
+   same time; 0 if that is more than 64 bits can say. Leaves the plan as plan_make would. */
+uint64_t plan_least_bytes(const struct plan_model *model, const struct options *options,
+                          uint64_t count, uint64_t tokens);
+
+/* Connections that a budget allows when --max-connections is not given. */
+unsigned plan_connections(uint64_t total_bytes);
+
+#endif
