@@ -27,6 +27,14 @@ struct batch {
     const uint32_t *logits_rows; /* [logits_row_count] ascending rows whose logits are wanted */
 };
 
+/* A part of the work, and what it took of the calling thread's time. */
+struct backend_stage {
+    const char *name; /* static */
+    uint64_t work_ns; /* computing */
+    uint64_t wait_ns; /* at its barriers, for the other threads */
+};
+#define BACKEND_STAGES_MAX 12u
+
 struct backend;
 
 struct backend_ops {
@@ -39,6 +47,10 @@ struct backend_ops {
     void (*logits)(struct backend *backend, uint32_t first, uint32_t count, float *out);
     /* Copy the keys and values of a whole page (copy on write). */
     void (*copy_page)(struct backend *backend, uint32_t from_page, uint32_t to_page);
+    /* Where the time went since the backend was made; returns how many parts there are. May be
+       NULL. Not during a step. */
+    uint32_t (*profile)(const struct backend *backend,
+                        struct backend_stage out[static BACKEND_STAGES_MAX]);
     void (*destroy)(struct backend *backend);
 };
 

@@ -148,9 +148,13 @@ static const struct spec specs[] = {
      .group = "Work", .help = "length of the prompt whose prefill is timed (512)"},
     {"answer-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_tokens), 1, 1 << 20,
      .help = "tokens that each sequence decodes (32)"},
+    {"depth", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_depth), 1, 1 << 20,
+     .help = "tokens that each sequence holds before it decodes (128)"},
     {"batch-max", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_batch), 1, 1024,
      .help = "most sequences decoded side by side (32)"},
 
+    {"profile", 0, NULL, ON_SERVE | ON_BENCH, KIND_ON, FIELD(profile), .group = "Output",
+     .help = "print where the time of the engine's steps went, part by part"},
     {"json", 0, NULL, ON_INSPECT | ON_WORKBENCH, KIND_ON, FIELD(json), .group = "Output",
      .help = "print JSON"},
 };
@@ -671,6 +675,7 @@ static void set_defaults(struct options *out)
         .perplexity_window = 512,
         .bench_prompt = 512,
         .bench_tokens = 32,
+        .bench_depth = 128,
         .bench_batch = 32,
     };
 }

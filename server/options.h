@@ -57,6 +57,7 @@ struct options {
     enum log_format log_format;
     enum log_level log_level;
     bool prefix_cache; /* --no-prefix-cache turns it off */
+    bool profile;      /* --profile, of serve and bench */
     /* run */
     const char *prompt;
     uint32_t run_max_tokens;
@@ -72,7 +73,7 @@ struct options {
     uint32_t perplexity_window;
     uint32_t perplexity_windows; /* --windows, 0: the whole text */
     bool perplexity_kl;
-    uint32_t bench_prompt, bench_tokens, bench_batch;
+    uint32_t bench_prompt, bench_tokens, bench_depth, bench_batch;
 };
 
 /* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. The

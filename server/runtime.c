@@ -311,6 +311,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     gguf_close(runtime->gguf);
     runtime->gguf = NULL;
     name_model(runtime, options);
+    runtime->profile = options->profile;
     runtime->api.engine = runtime->engine;
     runtime->api.tokenizer = runtime->tokenizer;
     runtime->api.chat_template = runtime->chat_template;
@@ -330,10 +331,29 @@ enum status runtime_create(const struct options *options, runtime_backend_factor
     return status;
 }
 
+/* While no step runs any more. */
+static void log_profile(const struct backend *backend)
+{
+    struct backend_stage stages[BACKEND_STAGES_MAX];
+    uint32_t count = backend->ops->profile ? backend->ops->profile(backend, stages) : 0;
+    uint64_t total_ns = 0;
+    for (uint32_t i = 0; i < count; i++)
+        total_ns += stages[i].work_ns + stages[i].wait_ns;
+    for (uint32_t i = 0; i < count; i++)
+        log_info("profile", "%s: %.3f s at work (%.1f %%), %.3f s waiting for other threads",
+                 stages[i].name, (double)stages[i].work_ns * 1e-9,
+                 100.0 * (double)stages[i].work_ns / (double)(total_ns ? total_ns : 1),
+                 (double)stages[i].wait_ns * 1e-9);
+    if (count == 0)
+        log_warn("profile", "the %s backend does not measure its parts", backend->name);
+}
+
 void runtime_destroy(struct runtime *runtime)
 {
     if (runtime->engine)
         engine_destroy(runtime->engine);
+    if (runtime->backend && runtime->profile)
+        log_profile(runtime->backend);
     if (runtime->backend)
         runtime->backend->ops->destroy(runtime->backend);
     if (runtime->chat_template)

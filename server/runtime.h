@@ -23,6 +23,7 @@ struct runtime {
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the file has none */
     struct backend *backend;
+    bool profile; /* runtime_destroy logs where the backend's time went */
     struct engine *engine;
     uint32_t context; /* effective: the smallest of option, model and pool */
     struct api_context api;

@@ -24,22 +24,6 @@ void quantized_sizes(const struct model_details *details, const struct backend_o
 enum status quantized_create(const struct backend_start *start, struct backend **out,
                              struct error *error);
 
-/* Where the time of a quantized backend's forward passes went, on the calling thread, in ns since
-   create; waiting at barriers is counted with the stage before. For profiling and benchmarks. */
-enum quantized_stage {
-    STAGE_EMBED,
-    STAGE_QKV,
-    STAGE_ATTENTION,
-    STAGE_OUTPUT,
-    STAGE_FEED_UP,
-    STAGE_FEED_DOWN,
-    STAGE_FINISH, /* whole sub-layers after attention, in steps that are split by rows */
-    STAGE_LOGITS,
-    STAGE_COUNT
-};
-const uint64_t *quantized_profile(const struct backend *backend);
-const char *quantized_stage_name(enum quantized_stage stage);
-
 /* The reference: f32 weights, OpenBLAS's sgemm, f32 keys and values. */
 void openblas_sizes(const struct model_details *details, const struct backend_options *options,
                     struct model_sizes *out);

@@ -30,6 +30,27 @@
 #define ALONE_ROWS_MAX 4u   /* up to here a thread quantizes for itself instead of sharing */
 #define ITEMS_PER_THREAD 8u /* items a matrix is cut into: evens out threads of unequal speed */
 
+/* Parts of a step whose time is measured. */
+enum stage {
+    STAGE_EMBED,
+    STAGE_ROWS,
+    STAGE_QKV,
+    STAGE_ATTENTION,
+    STAGE_OUTPUT,
+    STAGE_FEED_UP,
+    STAGE_FEED_DOWN,
+    STAGE_HEAD,
+    STAGE_COUNT
+};
+static const char *const stage_names[STAGE_COUNT] = {"embedding, angles",
+                                                     "norms, quantizing",
+                                                     "q k v, rope, store",
+                                                     "attention",
+                                                     "output",
+                                                     "gate, up",
+                                                     "down",
+                                                     "output head"};
+
 struct quantized {
     struct backend base;
     /* fixed after start */
@@ -49,8 +70,9 @@ struct quantized {
     uint32_t tile_rows; /* by rows: rows of a tile; 0: by outputs */
     uint32_t logits_first, logits_count;
     float *logits_out;
-    uint64_t marked_ns;
-    uint64_t stage_ns[STAGE_COUNT]; /* thread 0 writes */
+    /* thread 0's: when and where its time went */
+    uint64_t marked_ns, waited_ns;
+    uint64_t work_ns[STAGE_COUNT], wait_ns[STAGE_COUNT];
 };
 
 /* ---- Memory ---- */
@@ -225,13 +247,24 @@ static void plan(struct quantized *model, const struct batch *batch)
 
 /* ---- Parts of the job ---- */
 
-static void mark(struct quantized *model, unsigned thread, enum quantized_stage stage)
+/* What passed since the last mark was this stage. */
+static void mark(struct quantized *model, unsigned thread, enum stage stage)
 {
     if (thread != 0)
         return;
     uint64_t now = clock_now_ns();
-    model->stage_ns[stage] += now - model->marked_ns;
+    model->work_ns[stage] += now - model->marked_ns - model->waited_ns;
+    model->wait_ns[stage] += model->waited_ns;
     model->marked_ns = now;
+    model->waited_ns = 0;
+}
+
+static void meet(struct quantized *model, unsigned thread)
+{
+    uint64_t start_ns = thread == 0 ? clock_now_ns() : 0;
+    workers_barrier(model->workers);
+    if (thread == 0)
+        model->waited_ns += clock_now_ns() - start_ns;
 }
 
 static bool is_last(const struct quantized *model, uint32_t layer)
@@ -262,14 +295,14 @@ static void attend(struct quantized *model, unsigned thread, uint32_t layer)
                    forward->x + (size_t)forward->batch->logits_rows[item - tasks] * width,
                    width * sizeof(float));
     }
-    workers_barrier(model->workers);
+    meet(model, thread);
 }
 
 typedef void stage_fn(const struct forward *forward, uint32_t layer, const struct tile *tile,
                       uint32_t first, uint32_t count);
 
 /* Give out the row groups of n outputs. */
-static void share_groups(struct quantized *model, stage_fn *stage, uint32_t layer,
+static void share_groups(struct quantized *model, unsigned thread, stage_fn *stage, uint32_t layer,
                          const struct tile *tile, uint32_t n)
 {
     uint32_t groups = forward_groups(n);
@@ -281,11 +314,11 @@ static void share_groups(struct quantized *model, stage_fn *stage, uint32_t laye
             break;
         stage(&model->forward, layer, tile, first, groups - first < step ? groups - first : step);
     }
-    workers_barrier(model->workers);
+    meet(model, thread);
 }
 
 /* Give out the tile's rows; on return they are all done. */
-static void share_rows(struct quantized *model, stage_fn *stage, uint32_t layer,
+static void share_rows(struct quantized *model, unsigned thread, stage_fn *stage, uint32_t layer,
                        const struct tile *tile)
 {
     for (;;) {
@@ -294,20 +327,21 @@ static void share_rows(struct quantized *model, stage_fn *stage, uint32_t layer,
             break;
         stage(&model->forward, layer, tile, row, 1);
     }
-    workers_barrier(model->workers);
+    meet(model, thread);
 }
 
 /* Rows that prepare a matrix's input: alone when they are few, else shared. */
-static void prepare_rows(struct quantized *model, stage_fn *stage, uint32_t layer,
+static void prepare_rows(struct quantized *model, unsigned thread, stage_fn *stage, uint32_t layer,
                          const struct tile *tile, bool alone)
 {
     if (alone)
         stage(&model->forward, layer, tile, 0, tile->rows);
     else
-        share_rows(model, stage, layer, tile);
+        share_rows(model, thread, stage, layer, tile);
+    mark(model, thread, STAGE_ROWS);
 }
 
-static void share_embedding(struct quantized *model)
+static void share_embedding(struct quantized *model, unsigned thread)
 {
     for (;;) {
         uint32_t row = workers_next(model->workers);
@@ -315,7 +349,7 @@ static void share_embedding(struct quantized *model)
             break;
         forward_embed(&model->forward, row, 1);
     }
-    workers_barrier(model->workers);
+    meet(model, thread);
 }
 
 /* ---- A step cut by outputs ---- */
@@ -333,7 +367,8 @@ static struct tile whole_tile(const struct quantized *model, unsigned thread, bo
     return tile;
 }
 
-static void qkv_by_outputs(struct quantized *model, uint32_t layer, const struct tile *tile)
+static void qkv_by_outputs(struct quantized *model, unsigned thread, uint32_t layer,
+                           const struct tile *tile)
 {
     uint32_t units = model->forward.kv_units + model->forward.query_units;
     for (;;) {
@@ -342,7 +377,7 @@ static void qkv_by_outputs(struct quantized *model, uint32_t layer, const struct
             break;
         forward_qkv_unit(&model->forward, layer, tile, unit);
     }
-    workers_barrier(model->workers);
+    meet(model, thread);
 }
 
 static void after_attention_by_outputs(struct quantized *model, unsigned thread, uint32_t layer,
@@ -350,19 +385,20 @@ static void after_attention_by_outputs(struct quantized *model, unsigned thread,
 {
     const struct model_config *config = &model->forward.details.config;
     bool post = forward_has_post_norms(&model->forward);
-    prepare_rows(model, forward_quantize_attended, layer, tile, alone);
-    share_groups(model, forward_output, layer, tile, config->embedding);
-    if (post)
-        share_rows(model, forward_post_attention, layer, tile);
+    prepare_rows(model, thread, forward_quantize_attended, layer, tile, alone);
+    share_groups(model, thread, forward_output, layer, tile, config->embedding);
     mark(model, thread, STAGE_OUTPUT);
-    prepare_rows(model, forward_norm_feed, layer, tile, alone);
-    share_groups(model, forward_gate_up, layer, tile, config->feed_forward);
-    mark(model, thread, STAGE_FEED_UP);
-    prepare_rows(model, forward_quantize_gate, layer, tile, alone);
-    share_groups(model, forward_down, layer, tile, config->embedding);
     if (post)
-        share_rows(model, forward_post_feed, layer, tile);
+        share_rows(model, thread, forward_post_attention, layer, tile);
+    prepare_rows(model, thread, forward_norm_feed, layer, tile, alone);
+    share_groups(model, thread, forward_gate_up, layer, tile, config->feed_forward);
+    mark(model, thread, STAGE_FEED_UP);
+    prepare_rows(model, thread, forward_quantize_gate, layer, tile, alone);
+    share_groups(model, thread, forward_down, layer, tile, config->embedding);
     mark(model, thread, STAGE_FEED_DOWN);
+    if (post)
+        share_rows(model, thread, forward_post_feed, layer, tile);
+    mark(model, thread, STAGE_ROWS);
 }
 
 static void step_by_outputs(struct quantized *model, unsigned thread)
@@ -371,11 +407,11 @@ static void step_by_outputs(struct quantized *model, unsigned thread)
     const struct batch *batch = forward->batch;
     bool alone = batch->row_count <= ALONE_ROWS_MAX;
     struct tile tile = whole_tile(model, thread, alone, forward->x, batch->row_count);
-    share_embedding(model);
+    share_embedding(model, thread);
     mark(model, thread, STAGE_EMBED);
     for (uint32_t layer = 0; layer < forward->details.config.layers; ++layer) {
-        prepare_rows(model, forward_norm_attention, layer, &tile, alone);
-        qkv_by_outputs(model, layer, &tile);
+        prepare_rows(model, thread, forward_norm_attention, layer, &tile, alone);
+        qkv_by_outputs(model, thread, layer, &tile);
         mark(model, thread, STAGE_QKV);
         if (is_last(model, layer)) {
             if (batch->logits_row_count == 0)
@@ -396,20 +432,26 @@ static void step_by_outputs(struct quantized *model, unsigned thread)
 
 /* ---- A step cut by rows ---- */
 
-static void after_attention_by_rows(const struct quantized *model, uint32_t layer,
+static void after_attention_by_rows(struct quantized *model, unsigned thread, uint32_t layer,
                                     const struct tile *tile)
 {
     const struct forward *forward = &model->forward;
     const struct model_config *config = &forward->details.config;
     bool post = forward_has_post_norms(forward);
     forward_quantize_attended(forward, layer, tile, 0, tile->rows);
+    mark(model, thread, STAGE_ROWS);
     forward_output(forward, layer, tile, 0, forward_groups(config->embedding));
+    mark(model, thread, STAGE_OUTPUT);
     if (post)
         forward_post_attention(forward, layer, tile, 0, tile->rows);
     forward_norm_feed(forward, layer, tile, 0, tile->rows);
+    mark(model, thread, STAGE_ROWS);
     forward_gate_up(forward, layer, tile, 0, forward_groups(config->feed_forward));
+    mark(model, thread, STAGE_FEED_UP);
     forward_quantize_gate(forward, layer, tile, 0, tile->rows);
+    mark(model, thread, STAGE_ROWS);
     forward_down(forward, layer, tile, 0, forward_groups(config->embedding));
+    mark(model, thread, STAGE_FEED_DOWN);
     if (post)
         forward_post_feed(forward, layer, tile, 0, tile->rows);
 }
@@ -423,14 +465,15 @@ static void tile_between(struct quantized *model, unsigned thread, uint32_t laye
         forward_embed(forward, tile->first, tile->rows);
         mark(model, thread, STAGE_EMBED);
     } else {
-        after_attention_by_rows(model, layer - 1, tile);
-        mark(model, thread, STAGE_FINISH);
+        after_attention_by_rows(model, thread, layer - 1, tile);
     }
     if (layer == forward->details.config.layers) {
         forward_final_norm(forward, tile->first, tile->rows);
+        mark(model, thread, STAGE_ROWS);
         return;
     }
     forward_norm_attention(forward, layer, tile, 0, tile->rows);
+    mark(model, thread, STAGE_ROWS);
     for (uint32_t unit = 0; unit < forward->kv_units + forward->query_units; ++unit)
         forward_qkv_unit(forward, layer, tile, unit);
     mark(model, thread, STAGE_QKV);
@@ -454,8 +497,8 @@ static void tiles_between(struct quantized *model, unsigned thread, uint32_t lay
         tile.attended = forward->attended + tile.first * queries;
         tile_between(model, thread, layer, &tile);
     }
-    workers_barrier(model->workers);
-    mark(model, thread, STAGE_FINISH);
+    meet(model, thread);
+    mark(model, thread, end ? STAGE_ROWS : STAGE_QKV);
 }
 
 static void step_by_rows(struct quantized *model, unsigned thread)
@@ -488,6 +531,7 @@ static void quantized_forward(struct backend *backend, const struct batch *batch
     model->marked_ns = clock_now_ns();
     plan(model, batch);
     workers_run(model->workers, step_run, model);
+    mark(model, 0, STAGE_ROWS);
 }
 
 static void quantize_logits(const struct forward *forward, uint32_t layer, const struct tile *tile,
@@ -510,7 +554,7 @@ static void logits_run(void *arg, unsigned thread)
     bool alone = rows <= ALONE_ROWS_MAX;
     float *x = forward->hidden + (size_t)model->logits_first * head->k;
     struct tile tile = whole_tile(model, thread, alone, x, rows);
-    prepare_rows(model, quantize_logits, 0, &tile, alone);
+    prepare_rows(model, thread, quantize_logits, 0, &tile, alone);
     struct activations input = {rows, head->k, x, tile.work.quantized};
     uint32_t groups = forward_groups(head->n), step = 8;
     float cap = forward->details.final_cap;
@@ -546,7 +590,7 @@ static void quantized_logits(struct backend *backend, uint32_t first, uint32_t c
         model->logits_out = out + (size_t)at * backend->vocabulary;
         workers_run(model->workers, logits_run, model);
     }
-    mark(model, 0, STAGE_LOGITS);
+    mark(model, 0, STAGE_HEAD);
 }
 
 static void quantized_copy_page(struct backend *backend, uint32_t from_page, uint32_t to_page)
@@ -566,22 +610,21 @@ static void quantized_destroy(struct backend *backend)
     free(model);
 }
 
-const uint64_t *quantized_profile(const struct backend *backend)
+static uint32_t quantized_profile(const struct backend *backend,
+                                  struct backend_stage out[static BACKEND_STAGES_MAX])
 {
-    return ((const struct quantized *)backend)->stage_ns;
-}
-
-const char *quantized_stage_name(enum quantized_stage stage)
-{
-    static const char *const names[STAGE_COUNT] = {"embed",   "qkv",       "attention", "output",
-                                                   "feed up", "feed down", "finish",    "logits"};
-    return names[stage];
+    _Static_assert(STAGE_COUNT <= BACKEND_STAGES_MAX, "a caller's array holds them");
+    const struct quantized *model = (const struct quantized *)backend;
+    for (uint32_t i = 0; i < STAGE_COUNT; ++i)
+        out[i] = (struct backend_stage){stage_names[i], model->work_ns[i], model->wait_ns[i]};
+    return STAGE_COUNT;
 }
 
 static const struct backend_ops quantized_ops = {
     .forward = quantized_forward,
     .logits = quantized_logits,
     .copy_page = quantized_copy_page,
+    .profile = quantized_profile,
     .destroy = quantized_destroy,
 };
 

@@ -8,6 +8,7 @@ tokenizers. That prove can fail is shown on the reference backend, which does no
 import json
 import math
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -248,15 +249,27 @@ def test_the_arithmetic_is_close_to_floats_on_the_real_model():
 # bench
 
 
+PARTS = ["embedding, angles", "norms, quantizing", "q k v, rope, store", "attention", "output", "gate, up", "down",
+         "output head"]
+
+
 @pytest.mark.sanitizer
-def test_bench_prints_what_it_measured():
-    out = run_json("bench", "-m", harness.tiny(), "--prompt-tokens", 40, "--answer-tokens", 6,
-                   "--batch-max", 6, "--threads", 2)
-    assert out["model"] == "llama" and out["threads"] == 2 and out["kernels"]
+@pytest.mark.parametrize("prompt", [40, 300])    # a step cut by outputs, and one cut by rows
+def test_bench_prints_what_it_measured(prompt):
+    out = run_json("bench", "-m", harness.tiny(), "--prompt-tokens", prompt, "--answer-tokens", 6,
+                   "--batch-max", 6, "--depth", 20, "--threads", 2, "--profile")
+    assert out["model"] == "llama" and out["threads"] == 2 and out["kernels"] and out["depth"] == 20
     assert [(r["what"], r["batch"], r["tokens"]) for r in out["results"]] == [
-        ("prefill", 1, 40), ("decode", 1, 6), ("decode", 2, 6), ("decode", 4, 6), ("decode", 6, 6)]
+        ("prefill", 1, prompt), ("decode", 1, 6), ("decode", 2, 6), ("decode", 4, 6), ("decode", 6, 6)]
     for result in out["results"]:
         assert 0 < result["worst"] <= result["tokens_per_second"] <= result["best"]
+        assert result["tokens_per_cpu_second"] > 0
+        assert [part["part"] for part in result["profile"]] == PARTS
+        assert all(part["work_ms"] > 0 and part["wait_ms"] >= 0 for part in result["profile"])
+        # The parts lie within the time measured, and are nearly all of it: little else happens.
+        steps = 1 if result["what"] == "prefill" else result["tokens"]
+        slowest = 1e3 * result["tokens"] * result["batch"] / result["worst"] / steps
+        assert sum(part["work_ms"] + part["wait_ms"] for part in result["profile"]) <= slowest * 1.01 + 0.01
 
 
 def test_bench_prints_a_table():
@@ -264,3 +277,21 @@ def test_bench_prints_a_table():
     assert done.returncode == 0, done
     rows = [line for line in done.stdout.decode().splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3 and rows[2].startswith("| prefill 16 | 1 |") and rows[4].startswith("| decode 2 | 2 |")
+
+
+def test_bench_prints_where_the_time_goes():
+    done = run_quire("bench", "-m", harness.tiny(), "--prompt-tokens", 16, "--answer-tokens", 2, "--batch-max", 2,
+                     "--threads", 1, "--profile")
+    assert done.returncode == 0, done
+    rows = [line.split("|")[1:-1] for line in done.stdout.decode().splitlines() if line.startswith("|")][5:]
+    assert [row[0].strip() for row in rows] == ["part", "---", *PARTS, "waiting for other threads"]
+    for column in range(1, 4):
+        shares = [int(re.search(r"\((\d+) %\)", row[column]).group(1)) for row in rows[2:]]
+        assert 80 <= sum(shares) <= 105    # each is rounded
+        assert shares[-1] <= 2             # alone nobody waits
+
+
+def test_bench_without_a_profile_says_so():
+    done = run_quire("bench", "-m", harness.tiny(), "--prompt-tokens", 4, "--answer-tokens", 1, "--batch-max", 1,
+                     "--profile", "--backend", "openblas")
+    assert done.returncode == 0 and b"does not measure its parts" in done.stdout

@@ -1,6 +1,7 @@
 """SIGTERM: stop accepting, let streams end within the grace time, exit 0; a second one ends at once. B83"""
 
 import json
+import re
 import signal
 import socket
 import time
@@ -134,3 +135,15 @@ def test_ready_says_draining_and_health_lives(tiny):
         assert codes <= {200, 503}
         refused = server.get("/metrics")
         assert refused.status == 200
+
+
+@pytest.mark.sanitizer
+def test_profile_is_logged_at_the_end():
+    with harness.started("--profile", model=harness.tiny()) as server:
+        server.complete({**LONG, "max_tokens": 8})
+        assert "attention:" not in server.log
+        server.signal()
+        assert server.wait(10) == 0
+        shares = [float(share) for share in re.findall(r"profile.* s at work \(([\d.]+) %\)", server.log)]
+        assert len(shares) == 8 and min(shares) > 0 and sum(shares) < 100.5
+        assert re.search(r"attention: [\d.]+ s at work", server.log)

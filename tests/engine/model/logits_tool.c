@@ -1,32 +1,26 @@
 /*
- * Logits of token ids for comparing with the numpy reference, and a small benchmark.
+ * Logits of token ids for comparing with the numpy reference.
  *
  *   logits_tool MODEL [--backend quantized|openblas] [--kernels NAME] [--threads N] [--chunk ROWS]
  *               [--page-size TOKENS] [--context TOKENS]
  *     stdin: one prompt per line, token ids; stdout: float32 [positions][vocabulary] of each.
  *   logits_tool MODEL --greedy N [as above]
  *     stdout: a line of N token ids for each prompt, always the largest logit's.
- *   logits_tool MODEL --bench [--prompt N] [--generate N] [--batch N] [--profile] [as above]
- *     stdout: tokens per second of prefill and of decoding `batch` sequences together.
  *
- * A tool, not a test: tests/reference/test_logits.py and bench/ run it.
+ * A tool, not a test: tests/reference/test_logits.py and tests/e2e/test_prove.py run it.
  */
-#include "base/clock.h"
-#include "engine/model/backends.h"
 #include "engine/model/model.h"
 
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct tool {
     const char *path, *backend, *kernels;
     unsigned threads;
     uint32_t chunk, page_size, context;
-    bool bench, profile;
-    uint32_t prompt, generate, batch, greedy;
+    uint32_t greedy;
     struct gguf *gguf;
     struct model_config config;
     struct workers *workers;
@@ -42,19 +36,11 @@ static void die(const struct error *error)
 
 static void parse(struct tool *tool, int argc, char **argv)
 {
-    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
-                                            {"kernels", required_argument, NULL, 'k'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"chunk", required_argument, NULL, 'c'},
-                                            {"page-size", required_argument, NULL, 'p'},
-                                            {"context", required_argument, NULL, 'x'},
-                                            {"bench", no_argument, NULL, 'B'},
-                                            {"prompt", required_argument, NULL, 'P'},
-                                            {"generate", required_argument, NULL, 'G'},
-                                            {"batch", required_argument, NULL, 'N'},
-                                            {"profile", no_argument, NULL, 'F'},
-                                            {"greedy", required_argument, NULL, 'Y'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"backend", required_argument, NULL, 'b'},   {"kernels", required_argument, NULL, 'k'},
+        {"threads", required_argument, NULL, 't'},   {"chunk", required_argument, NULL, 'c'},
+        {"page-size", required_argument, NULL, 'p'}, {"context", required_argument, NULL, 'x'},
+        {"greedy", required_argument, NULL, 'Y'},    {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         uint32_t number = optarg != NULL ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -77,23 +63,8 @@ static void parse(struct tool *tool, int argc, char **argv)
         case 'x':
             tool->context = number;
             break;
-        case 'B':
-            tool->bench = true;
-            break;
-        case 'P':
-            tool->prompt = number;
-            break;
-        case 'G':
-            tool->generate = number;
-            break;
-        case 'N':
-            tool->batch = number;
-            break;
         case 'Y':
             tool->greedy = number;
-            break;
-        case 'F':
-            tool->profile = true;
             break;
         default:
             exit(2);
@@ -123,25 +94,20 @@ static void load(struct tool *tool)
         .workers = tool->workers,
         .backend = tool->backend,
         .page_size = tool->page_size,
-        .page_count = 1 + tool->batch * tool->sequence_pages,
-        .max_batch_rows = tool->chunk > tool->batch ? tool->chunk : tool->batch,
-        .max_sequences = tool->batch,
-        .logits_rows_max = 64 > tool->batch ? 64 : tool->batch,
+        .page_count = 1 + tool->sequence_pages,
+        .max_batch_rows = tool->chunk,
+        .max_sequences = 1,
+        .logits_rows_max = 64,
         .context = tool->context,
     };
-    uint64_t start = clock_now_ns();
     if (model_backend_create(tool->gguf, &tool->config, &options, NULL, NULL, &tool->model, &error))
         die(&error);
-    if (tool->bench)
-        printf("load %.0f ms, backend %s, kernels %s, threads %u\n",
-               (double)(clock_now_ns() - start) / 1e6, tool->model->name, tool->model->kernels,
-               tool->threads);
 }
 
-static void make_pages(const struct tool *tool, uint32_t *pages, uint32_t sequence)
+static void make_pages(const struct tool *tool, uint32_t *pages)
 {
     for (uint32_t i = 0; i < tool->sequence_pages; ++i)
-        pages[i] = 1 + sequence * tool->sequence_pages + i;
+        pages[i] = 1 + i;
 }
 
 /* ---- Logits of every position ---- */
@@ -198,7 +164,7 @@ static void run_prompts(struct tool *tool)
         calloc((size_t)tool->model->logits_rows_max * tool->model->vocabulary, sizeof *logits);
     if (tokens == NULL || pages == NULL || rows == NULL || logits == NULL)
         exit(1);
-    make_pages(tool, pages, 0);
+    make_pages(tool, pages);
     while (getline(&line, &capacity, stdin) > 0) {
         uint32_t count = 0;
         char *at = line, *end;
@@ -224,144 +190,13 @@ static void run_prompts(struct tool *tool)
     free(logits);
 }
 
-/* ---- Benchmark ---- */
-
-/* Processor time of all threads: what a busy machine does not blur. */
-static double cpu_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-static void print_rate(const struct tool *tool, const char *what, uint32_t tokens, double seconds,
-                       double cpu)
-{
-    printf("%s %u × %u: %.1f tok/s, %.1f per processor second\n", what, tool->batch, tokens,
-           tool->batch * tokens / seconds, tool->batch * tokens / cpu);
-}
-
-static void print_profile(const struct tool *tool, const uint64_t *before)
-{
-    if (!tool->profile || strcmp(tool->model->name, "quantized") != 0)
-        return;
-    const uint64_t *now = quantized_profile(tool->model);
-    uint64_t total = 0;
-    for (int stage = 0; stage < STAGE_COUNT; ++stage)
-        total += now[stage] - before[stage];
-    for (int stage = 0; stage < STAGE_COUNT; ++stage)
-        printf("  %-10s %8.2f ms %5.1f %%\n", quantized_stage_name((enum quantized_stage)stage),
-               (double)(now[stage] - before[stage]) / 1e6,
-               100.0 * (double)(now[stage] - before[stage]) / (double)total);
-}
-
-static void profile_copy(const struct tool *tool, uint64_t out[STAGE_COUNT])
-{
-    if (strcmp(tool->model->name, "quantized") == 0)
-        memcpy(out, quantized_profile(tool->model), STAGE_COUNT * sizeof out[0]);
-}
-
-static uint32_t made_up_token(const struct tool *tool, uint32_t i)
-{
-    return (i * 2654435761u >> 7) % tool->config.vocabulary;
-}
-
-static double bench_prefill(struct tool *tool, uint32_t *tokens, struct batch_sequence *sequences,
-                            float *logits)
-{
-    uint64_t start = clock_now_ns();
-    for (uint32_t s = 0; s < tool->batch; ++s) {
-        for (uint32_t first = 0; first < tool->prompt; first += tool->chunk) {
-            uint32_t now = tool->prompt - first < tool->chunk ? tool->prompt - first : tool->chunk;
-            struct batch_sequence sequence = sequences[s];
-            sequence.row_count = now;
-            sequence.first_row = 0;
-            sequence.first_position = first;
-            uint32_t last = now - 1;
-            for (uint32_t i = 0; i < now; ++i)
-                tokens[i] = made_up_token(tool, first + i + s);
-            bool end = first + now == tool->prompt;
-            struct batch batch = {now, tokens, 1, &sequence, end ? 1 : 0, &last};
-            tool->model->ops->forward(tool->model, &batch);
-            if (end)
-                tool->model->ops->logits(tool->model, 0, 1, logits);
-        }
-    }
-    return (double)(clock_now_ns() - start) / 1e9;
-}
-
-static double bench_decode(struct tool *tool, uint32_t *tokens, struct batch_sequence *sequences,
-                           uint32_t *rows, float *logits)
-{
-    uint64_t start = clock_now_ns();
-    for (uint32_t step = 0; step < tool->generate; ++step) {
-        for (uint32_t s = 0; s < tool->batch; ++s) {
-            tokens[s] = made_up_token(tool, step * 31 + s);
-            sequences[s].first_row = rows[s] = s;
-            sequences[s].row_count = 1;
-            sequences[s].first_position = tool->prompt + step;
-        }
-        struct batch batch = {tool->batch, tokens, tool->batch, sequences, tool->batch, rows};
-        tool->model->ops->forward(tool->model, &batch);
-        tool->model->ops->logits(tool->model, 0, tool->batch, logits);
-    }
-    return (double)(clock_now_ns() - start) / 1e9;
-}
-
-static void bench(struct tool *tool)
-{
-    uint32_t rows_max = tool->model->max_batch_rows;
-    uint32_t *tokens = calloc(rows_max, sizeof *tokens), *rows = calloc(rows_max, sizeof *rows);
-    uint32_t *pages = calloc((size_t)tool->batch * tool->sequence_pages, sizeof *pages);
-    struct batch_sequence *sequences = calloc(tool->batch, sizeof *sequences);
-    float *logits =
-        calloc((size_t)tool->model->logits_rows_max * tool->model->vocabulary, sizeof *logits);
-    if (tokens == NULL || rows == NULL || pages == NULL || sequences == NULL || logits == NULL)
-        exit(1);
-    for (uint32_t s = 0; s < tool->batch; ++s) {
-        sequences[s].pages = pages + (size_t)s * tool->sequence_pages;
-        sequences[s].page_count = tool->sequence_pages;
-        make_pages(tool, pages + (size_t)s * tool->sequence_pages, s);
-    }
-    uint64_t before[STAGE_COUNT] = {0};
-    if (tool->prompt > 0) {
-        bench_prefill(tool, tokens, sequences, logits); /* warm up */
-        profile_copy(tool, before);
-        double cpu = cpu_seconds();
-        double seconds = bench_prefill(tool, tokens, sequences, logits);
-        print_rate(tool, "prefill", tool->prompt, seconds, cpu_seconds() - cpu);
-        print_profile(tool, before);
-    }
-    if (tool->generate > 0) {
-        profile_copy(tool, before);
-        double cpu = cpu_seconds();
-        double seconds = bench_decode(tool, tokens, sequences, rows, logits);
-        print_rate(tool, "decode", tool->generate, seconds, cpu_seconds() - cpu);
-        print_profile(tool, before);
-    }
-    free(tokens);
-    free(rows);
-    free(pages);
-    free(sequences);
-    free(logits);
-}
-
 int main(int argc, char **argv)
 {
-    struct tool tool = {.backend = "quantized",
-                        .kernels = "auto",
-                        .threads = 1,
-                        .chunk = 512,
-                        .page_size = 16,
-                        .prompt = 512,
-                        .generate = 64,
-                        .batch = 1};
+    struct tool tool = {
+        .backend = "quantized", .kernels = "auto", .threads = 1, .chunk = 512, .page_size = 16};
     parse(&tool, argc, argv);
     load(&tool);
-    if (tool.bench)
-        bench(&tool);
-    else
-        run_prompts(&tool);
+    run_prompts(&tool);
     tool.model->ops->destroy(tool.model);
     workers_destroy(tool.workers);
     gguf_close(tool.gguf);
