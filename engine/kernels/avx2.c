@@ -1,20 +1,12 @@
 /*
  * Kernels for AVX2, FMA and F16C: eight lanes, sixteen outputs as two vectors.
  *
- * The integer dot products are here; all else is in the vector_*.h bodies. VPMADDUBSW multiplies
- * unsigned weights with signed activations into 16-bit sums of two; how many of those may be added
- * before they must widen depends on the largest weight, so that nothing ever saturates:
- *
- *   weights up to 15: 15·127·2·8 = 30,480: a whole block of 32
- *   weights up to 31: 31·127·2·4 = 31,496: 16 values
- *   weights up to 63: 63·127·2·2 = 32,004: 8 values
- *   signed bytes: |w|·(x with w's sign): 128·127·2 = 32,512: 4 values
- *
- * Built with its own flags; only kernels_select may hand it out.
+ * The integer dot products are here; all else is in the vector_*.h bodies. VPMADDWD multiplies two
+ * columns of 8 output rows with two activations of one row, in 16 bits, into 32-bit sums: those
+ * that scalar.c has. Built with its own flags; only kernels_select may hand it out.
  */
 #include "engine/kernels/vector_avx2.h"
 
-#define PANEL_FLIP 0
 #define TILE_ROWS 4u
 
 /* Attention: few rows take 4 vectors at a time, more rows take 2. */
@@ -34,9 +26,7 @@
 /* What a format's tile does; constants at every call. */
 struct tile_kind {
     bool halves;   /* a scale per 16 values */
-    bool minimums; /* weights have minimums */
-    int adds;      /* quads whose 16-bit sums may be added; 0: signed weights */
-    int offset;    /* what was added to the weights */
+    bool minimums; /* weights have minimums and are not negative */
 };
 
 INLINE __m256i broadcast(const void *from)
@@ -49,50 +39,15 @@ INLINE __m256i broadcast(const void *from)
 /* The compiler would put sums off until it runs out of registers for what is to be added. */
 #define SUM_NOW(value) __asm__ volatile("" : "+x"(value))
 
-INLINE __m256i load_line(const uint8_t *q, int quad, int side)
+/* dot += Σ of both sides' products with two activations; = when first. */
+INLINE void add_products(const bool first, const __m256i *weights, const int16_t *x, __m256i *dot)
 {
-    return _mm256_loadu_si256((const __m256i *)(const void *)(q + quad * 64 + side * 32));
-}
-
-/* sums[r] += 16-bit sums of `count` quads from quad `first`. */
-INLINE void add_quads(const int rows, const int first, const int count, const uint8_t *q,
-                      const struct activation_block *a, size_t stride, int at, __m256i sums[][2])
-{
-#pragma GCC unroll 8
-    for (int j = first; j < first + count; j++) {
-        __m256i left = load_line(q, j, 0), right = load_line(q, j, 1);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            __m256i x = broadcast(a[(size_t)r * stride].q + at + 4 * j);
-            __m256i l = _mm256_maddubs_epi16(left, x), s = _mm256_maddubs_epi16(right, x);
-            sums[r][0] = j == first ? l : _mm256_add_epi16(sums[r][0], l);
-            sums[r][1] = j == first ? s : _mm256_add_epi16(sums[r][1], s);
-            SUM_NOW(sums[r][0]);
-            SUM_NOW(sums[r][1]);
-        }
-    }
-}
-
-INLINE void dot_signed(const int rows, const int quads, const uint8_t *q,
-                       const struct activation_block *a, size_t stride, int at, __m256i dots[][2])
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-    for (int j = 0; j < quads; j++) {
-        __m256i left = load_line(q, j, 0), right = load_line(q, j, 1);
-        __m256i left_size = _mm256_abs_epi8(left), right_size = _mm256_abs_epi8(right);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            __m256i x = broadcast(a[(size_t)r * stride].q + at + 4 * j);
-            __m256i l = _mm256_maddubs_epi16(left_size, _mm256_sign_epi8(x, left));
-            __m256i s = _mm256_maddubs_epi16(right_size, _mm256_sign_epi8(x, right));
-            l = _mm256_madd_epi16(l, ones);
-            s = _mm256_madd_epi16(s, ones);
-            dots[r][0] = j == 0 ? l : _mm256_add_epi32(dots[r][0], l);
-            dots[r][1] = j == 0 ? s : _mm256_add_epi32(dots[r][1], s);
-            SUM_NOW(dots[r][0]);
-            SUM_NOW(dots[r][1]);
-        }
+    __m256i pair = broadcast(x);
+#pragma GCC unroll 2
+    for (int side = 0; side < 2; side++) {
+        __m256i products = _mm256_madd_epi16(weights[side], pair);
+        dot[side] = first ? products : _mm256_add_epi32(dot[side], products);
+        SUM_NOW(dot[side]);
     }
 }
 
@@ -101,32 +56,17 @@ INLINE void dot_quads(const int rows, const struct tile_kind kind, const int qua
                       const uint8_t *q, const struct activation_block *a, size_t stride, int at,
                       __m256i dots[][2])
 {
-    const __m256i ones = _mm256_set1_epi16(1);
-    const __m256i minus_offset = _mm256_set1_epi32(-kind.offset & 0xFFFF);
-    if (kind.adds == 0) {
-        dot_signed(rows, quads, q, a, stride, at, dots);
-        return;
-    }
-#pragma GCC unroll 4
-    for (int j = 0; j < quads; j += kind.adds) {
-        __m256i sums[TILE_ROWS][2];
-        add_quads(rows, j, kind.adds, q, a, stride, at, sums);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            for (int side = 0; side < 2; side++) {
-                __m256i wide = _mm256_madd_epi16(sums[r][side], ones);
-                dots[r][side] = j == 0 ? wide : _mm256_add_epi32(dots[r][side], wide);
-            }
+#pragma GCC unroll 8
+    for (int j = 0; j < quads; j++) {
+        __m256i even[2], odd[2];
+        for (int side = 0; side < 2; side++) {
+            panel_split(vi_load(q + j * 64 + side * 32), !kind.minimums, &even[side], &odd[side]);
         }
-    }
-    if (kind.offset) {
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            const struct activation_block *block = a + (size_t)r * stride;
-            const int32_t *sum = kind.halves ? &block->half_sum[at / 16] : &block->sum;
-            __m256i excess = _mm256_madd_epi16(minus_offset, broadcast(sum));
-            dots[r][0] = _mm256_add_epi32(dots[r][0], excess);
-            dots[r][1] = _mm256_add_epi32(dots[r][1], excess);
+            const int16_t *x = a[(size_t)r * stride].q + at + 4 * j;
+            add_products(j == 0, even, x, dots[r]);
+            add_products(false, odd, x + 2, dots[r]);
         }
     }
 }
@@ -209,27 +149,18 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
     static const struct integer_plan name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
 
-INTEGER_PLAN(PLAN_4_MINIMUM, .adds = 8, .minimums = true)
-INTEGER_PLAN(PLAN_4_OFFSET, .adds = 8, .offset = 8)
-INTEGER_PLAN(PLAN_5_MINIMUM, .adds = 4, .minimums = true)
-INTEGER_PLAN(PLAN_5_OFFSET, .adds = 4, .offset = 16)
-INTEGER_PLAN(PLAN_SIGNED, .adds = 0)
-INTEGER_PLAN(PLAN_HALVES_2, .halves = true, .adds = 4, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_3, .halves = true, .adds = 4, .offset = 4)
-INTEGER_PLAN(PLAN_HALVES_6, .halves = true, .adds = 2, .offset = 32)
+INTEGER_PLAN(PLAN_SIGNED, .halves = false)
+INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
+INTEGER_PLAN(PLAN_HALVES_SIGNED, .halves = true)
+INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
 
 static const struct integer_plan *integer_plan_of(enum tensor_format format)
 {
-    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_4_OFFSET,  [FORMAT_Q4_1] = &PLAN_4_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_5_OFFSET,  [FORMAT_Q5_1] = &PLAN_5_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_SIGNED,    [FORMAT_Q2_K] = &PLAN_HALVES_2,
-        [FORMAT_Q3_K] = &PLAN_HALVES_3,  [FORMAT_Q4_K] = &PLAN_4_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_5_MINIMUM, [FORMAT_Q6_K] = &PLAN_HALVES_6,
-        [FORMAT_IQ4_NL] = &PLAN_SIGNED,  [FORMAT_IQ4_XS] = &PLAN_SIGNED,
-    };
-    CHECK(PLANS[format] != NULL);
-    return PLANS[format];
+    const struct block_shape *shape = block_shape(format);
+    CHECK(shape != NULL);
+    return shape->halves     ? shape->minimums ? &PLAN_HALVES_MINIMUM : &PLAN_HALVES_SIGNED
+           : shape->minimums ? &PLAN_MINIMUM
+                             : &PLAN_SIGNED;
 }
 
 enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };

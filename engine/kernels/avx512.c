@@ -2,14 +2,12 @@
  * Kernels for AVX-512 F, BW, VL, DQ and VNNI: sixteen lanes.
  *
  * The integer dot products are here; all else is in the vector_*.h bodies. Lanes are outputs: one
- * VPDPBUSD multiplies four columns of 16 output rows with four activations of one row. Weights are
- * unsigned with an offset; offset·(sum of the activations) is taken off in the same int32 sum, so
- * what is converted to float is exactly scalar.c's integer. Built with its own flags; only
- * kernels_select may hand it out.
+ * VPDPWSSD multiplies two columns of 16 output rows with two activations of one row, in 16 bits,
+ * and adds to the int32 sum that scalar.c has. Built with its own flags; only kernels_select may
+ * hand it out.
  */
 #include "engine/kernels/vector_avx512.h"
 
-#define PANEL_FLIP 0x80
 #define TILE_ROWS 8u
 
 /* Attention: few rows take 4 vectors at a time, more rows take 2. */
@@ -29,8 +27,7 @@
 /* What a format's tile does; constants at every call. */
 struct tile_kind {
     bool halves;   /* a scale per 16 values */
-    bool minimums; /* weights have minimums, and no offset */
-    bool flip;     /* Q8_0: signed bytes in the chunk */
+    bool minimums; /* weights have minimums and are not negative */
 };
 
 INLINE __m512i broadcast(const void *from)
@@ -43,25 +40,21 @@ INLINE __m512i broadcast(const void *from)
 /* dots[r] = Σ over `quads` quads from q, `at` being the first activation's index. */
 INLINE void dot_quads(const int rows, const struct tile_kind kind, const int quads,
                       const uint8_t *q, const struct activation_block *a, size_t stride, int at,
-                      __m512i minus_offset, __m512i *dots)
+                      __m512i *dots)
 {
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-        const struct activation_block *block = a + (size_t)r * stride;
-        const int32_t *sum = kind.halves ? &block->half_sum[at / 16] : &block->sum;
         dots[r] = _mm512_setzero_si512();
-        if (!kind.minimums) {
-            dots[r] = _mm512_dpwssd_epi32(dots[r], minus_offset, broadcast(sum));
-        }
     }
 #pragma GCC unroll 8
     for (int j = 0; j < quads; j++) {
-        __m512i w = _mm512_loadu_si512(q + j * (int)LINE_BYTES);
-        w = kind.flip ? _mm512_xor_si512(w, _mm512_set1_epi8(-128)) : w;
+        __m512i even, odd;
+        panel_split(_mm512_loadu_si512(q + j * (int)LINE_BYTES), !kind.minimums, &even, &odd);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            __m512i x = broadcast(a[(size_t)r * stride].q + at + 4 * j);
-            dots[r] = _mm512_dpbusd_epi32(dots[r], w, x);
+            const int16_t *x = a[(size_t)r * stride].q + at + 4 * j;
+            dots[r] = _mm512_dpwssd_epi32(dots[r], even, broadcast(x));
+            dots[r] = _mm512_dpwssd_epi32(dots[r], odd, broadcast(x + 2));
         }
     }
 }
@@ -91,7 +84,6 @@ INLINE void chain_minimum(const int rows, const float *minimum, const float *sum
 INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
                  uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
 {
-    const __m512i minus_offset = _mm512_set1_epi32(-panel->offset & 0xFFFF);
     __m512 chain[TILE_ROWS];
     __m512i dots[TILE_ROWS];
 #pragma GCC unroll 8
@@ -104,16 +96,16 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
         const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
         ahead = prefetch_ahead(ahead, ahead_lines);
         if (!kind.halves) {
-            dot_quads(rows, kind, 8, q, a, stride, 0, minus_offset, dots);
+            dot_quads(rows, kind, 8, q, a, stride, 0, dots);
             chain_scale(rows, panel->scale[b], a, stride, dots, chain);
             if (kind.minimums) {
                 chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, chain);
             }
             continue;
         }
-        dot_quads(rows, kind, 4, q, a, stride, 0, minus_offset, dots);
+        dot_quads(rows, kind, 4, q, a, stride, 0, dots);
         chain_scale(rows, panel->scale[2 * b], a, stride, dots, chain);
-        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, minus_offset, dots);
+        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, dots);
         chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, chain);
         if (kind.minimums) {
             chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, chain);
@@ -144,24 +136,18 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     static const struct integer_plan name = {                                                      \
         {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
 
-INTEGER_PLAN(PLAN_OFFSET, .halves = false)
+INTEGER_PLAN(PLAN_SIGNED, .halves = false)
 INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
-INTEGER_PLAN(PLAN_Q8_0, .flip = true)
-INTEGER_PLAN(PLAN_HALVES_OFFSET, .halves = true)
+INTEGER_PLAN(PLAN_HALVES_SIGNED, .halves = true)
 INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
 
 static const struct integer_plan *integer_plan_of(enum tensor_format format)
 {
-    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_OFFSET,        [FORMAT_Q4_1] = &PLAN_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_OFFSET,        [FORMAT_Q5_1] = &PLAN_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_Q8_0,          [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
-        [FORMAT_Q3_K] = &PLAN_HALVES_OFFSET, [FORMAT_Q4_K] = &PLAN_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_MINIMUM,       [FORMAT_Q6_K] = &PLAN_HALVES_OFFSET,
-        [FORMAT_IQ4_NL] = &PLAN_OFFSET,      [FORMAT_IQ4_XS] = &PLAN_OFFSET,
-    };
-    CHECK(PLANS[format] != NULL);
-    return PLANS[format];
+    const struct block_shape *shape = block_shape(format);
+    CHECK(shape != NULL);
+    return shape->halves     ? shape->minimums ? &PLAN_HALVES_MINIMUM : &PLAN_HALVES_SIGNED
+           : shape->minimums ? &PLAN_MINIMUM
+                             : &PLAN_SIGNED;
 }
 
 enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };

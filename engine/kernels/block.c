@@ -286,16 +286,12 @@ void block_dequantize(enum tensor_format format, const uint8_t *row, uint32_t k,
 
 void activation_block_finish(struct activation_block *block, float d)
 {
-    for (int half = 0; half < 2; half++) {
-        int32_t sum = 0;
-        for (int i = 0; i < 16; i++) {
-            sum += block->q[half * 16 + i];
-        }
-        block->half_sum[half] = sum;
-        block->half_sum_scaled[half] = d * (float)sum;
+    int32_t sums[2] = {0, 0};
+    for (uint32_t i = 0; i < BLOCK_VALUES; i++) {
+        sums[i / 16] += block->q[i];
     }
     block->d = d;
-    block->sum = block->half_sum[0] + block->half_sum[1];
-    block->sum_scaled = d * (float)block->sum;
-    block->unused = 0;
+    block->sum_scaled = d * (float)(sums[0] + sums[1]);
+    block->half_sum_scaled[0] = d * (float)sums[0];
+    block->half_sum_scaled[1] = d * (float)sums[1];
 }

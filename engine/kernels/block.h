@@ -41,17 +41,25 @@ float block_read_float(enum tensor_format format, const uint8_t *row, uint32_t i
 /* A whole row as the gguf Python package dequantises it: (scale·q) + minimum, each step rounded. */
 void block_dequantize(enum tensor_format format, const uint8_t *row, uint32_t k, float *out);
 
-/* 32 activations, one cache line. Value i is about d·q[i]; sums are over q. */
+/* The largest |q| of an activation: 128·4,095·32 < 2^24, so that every block's dot product is
+   exact as a float, whatever the weights' format. */
+#define ACTIVATION_LIMIT 4095
+
+/* 32 activations. Value i is about d·q[activation_place(i)]. */
 struct activation_block {
-    int8_t q[BLOCK_VALUES];
+    int16_t q[BLOCK_VALUES];
     float d;
-    float sum_scaled;         /* d·sum, rounded once */
-    float half_sum_scaled[2]; /* d·half_sum, rounded once */
-    int32_t sum;
-    int32_t half_sum[2]; /* of values 0–15 and 16–31 */
-    int32_t unused;
+    float sum_scaled;         /* d·(float)Σq, rounded once */
+    float half_sum_scaled[2]; /* of values 0–15 and 16–31 */
 };
-_Static_assert(sizeof(struct activation_block) == 64, "one cache line");
+_Static_assert(sizeof(struct activation_block) == 80, "no padding: quads do not cross cache lines");
+
+/* Where value i stands: of every four the middle two are exchanged, so that the even and the odd
+   bytes of four weights, each pair in one 32-bit lane, meet two neighbours. */
+static inline uint32_t activation_place(uint32_t i)
+{
+    return i % 4 == 1 ? i + 1 : i % 4 == 2 ? i - 1 : i;
+}
 
 /* Blocks from one quantised row to the next: odd, so that rows do not share cache sets. */
 static inline uint32_t activation_stride(uint32_t k)

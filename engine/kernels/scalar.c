@@ -3,10 +3,10 @@
  *
  * What is fixed here, bit for bit (NaN payloads excepted):
  *
- * Activations, per 32 values of a row (the last block padded with zeros):
+ * Activations, per 32 values of a row (the last block padded with zeros), L = 4,095 (13 bits):
  *   amax = the largest magnitude. Any infinity or NaN: d = NaN and q = 0, so that the logits show
- * it. 127/amax infinite (amax = 0 or below about 3.7e-37): d = 0 and q = 0. Else d = amax/127 and
- *   q = round-to-nearest-even(x·(127/amax)), clamped to ±127. sum = Σq, sum_scaled = d·(float)sum.
+ *   it. L/amax infinite (amax = 0 or below about 1.2e-35): d = 0 and q = 0. Else d = amax/L and
+ *   q = round-to-nearest-even(x·(L/amax)), clamped to ±L. sum_scaled = d·(float)Σq.
  *
  * Integer formats, one chain per output, blocks of 32 ascending, from 0:
  *   acc = fma((float)Σ q_w·q_a, scale_w·d, acc)         the product scale_w·d is rounded once
@@ -83,18 +83,19 @@ static void quantize_block(const float *x, uint32_t count, struct activation_blo
         activation_block_finish(out, NAN);
         return;
     }
-    float inverse = 127.0f / amax;
+    float inverse = (float)ACTIVATION_LIMIT / amax;
     if (!(inverse < INFINITY)) {
         activation_block_finish(out, 0.0f);
         return;
     }
+    const int limit = ACTIVATION_LIMIT;
     for (uint32_t i = 0; i < count; i++) {
         float scaled = x[i] * inverse;
         float rounded = (scaled + 12582912.0f) - 12582912.0f;
         int q = (int)rounded;
-        out->q[i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
+        out->q[activation_place(i)] = (int16_t)(q > limit ? limit : q < -limit ? -limit : q);
     }
-    activation_block_finish(out, amax / 127.0f);
+    activation_block_finish(out, amax / (float)ACTIVATION_LIMIT);
 }
 
 static void scalar_quantize(const struct activations *activations, uint32_t first, uint32_t count)
@@ -112,11 +113,11 @@ static void scalar_quantize(const struct activations *activations, uint32_t firs
     }
 }
 
-static int32_t dot16(const int8_t *a, const int8_t *b)
+static int32_t dot16(const int8_t *weights, const int16_t *q)
 {
     int32_t dot = 0;
-    for (int i = 0; i < 16; i++) {
-        dot += a[i] * b[i];
+    for (uint32_t i = 0; i < 16; i++) {
+        dot += weights[i] * q[activation_place(i)];
     }
     return dot;
 }

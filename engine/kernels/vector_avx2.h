@@ -176,11 +176,12 @@ INLINE int32_t vi_sum(vi a)
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
     return _mm_cvtsi128_si32(s);
 }
-/* The lanes as bytes; their values are within ±127. */
-INLINE void vi_store_i8(int8_t *to, vi a)
+/* The lanes as 16 bits, of every four the middle two exchanged (activation_place). */
+INLINE void vi_store_quads(int16_t *to, vi a)
 {
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    _mm_storel_epi64((__m128i *)(void *)to, _mm_packs_epi16(words, words));
+    words = _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0xD8), 0xD8);
+    _mm_storeu_si128((__m128i *)(void *)to, words);
 }
 
 /* Bits and bytes */
@@ -204,10 +205,15 @@ INLINE vi vi_or(vi a, vi b)
 {
     return _mm256_or_si256(a, b);
 }
+INLINE vi vi_sub_i8(vi a, vi b)
+{
+    return _mm256_sub_epi8(a, b);
+}
 #define vi_srl16(a, n) _mm256_srli_epi16(a, n)
+#define vi_sra16(a, n) _mm256_srai_epi16(a, n)
 #define vi_sll16(a, n) _mm256_slli_epi16(a, n)
 /* table[a] for bytes a < 16 */
-INLINE vi vi_look_up(const uint8_t table[16], vi a)
+INLINE vi vi_look_up(const int8_t table[16], vi a)
 {
     __m128i entries = _mm_loadu_si128((const __m128i *)(const void *)table);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), a);

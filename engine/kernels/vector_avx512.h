@@ -172,10 +172,12 @@ INLINE int32_t vi_sum(vi a)
 {
     return _mm512_reduce_add_epi32(a);
 }
-/* The lanes as bytes; their values are within ±127. */
-INLINE void vi_store_i8(int8_t *to, vi a)
+/* The lanes as 16 bits, of every four the middle two exchanged (activation_place). */
+INLINE void vi_store_quads(int16_t *to, vi a)
 {
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(a));
+    __m256i words = _mm512_cvtepi32_epi16(a);
+    words = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xD8), 0xD8);
+    _mm256_storeu_si256((__m256i *)(void *)to, words);
 }
 
 /* Bits and bytes */
@@ -199,10 +201,15 @@ INLINE vi vi_or(vi a, vi b)
 {
     return _mm512_or_si512(a, b);
 }
+INLINE vi vi_sub_i8(vi a, vi b)
+{
+    return _mm512_sub_epi8(a, b);
+}
 #define vi_srl16(a, n) _mm512_srli_epi16(a, n)
+#define vi_sra16(a, n) _mm512_srai_epi16(a, n)
 #define vi_sll16(a, n) _mm512_slli_epi16(a, n)
 /* table[a] for bytes a < 16 */
-INLINE vi vi_look_up(const uint8_t table[16], vi a)
+INLINE vi vi_look_up(const int8_t table[16], vi a)
 {
     __m128i entries = _mm_loadu_si128((const __m128i *)(const void *)table);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), a);

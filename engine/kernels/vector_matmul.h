@@ -40,7 +40,8 @@ static const struct float_plan *float_plan_of(enum tensor_format format);
 /* Rows per chunk: their activations take about CACHE_BYTES. */
 static uint32_t rows_per_chunk(uint32_t k)
 {
-    uint32_t rows = (uint32_t)(CACHE_BYTES / ((uint64_t)k * 2 + 1)) / TILE_ROWS * TILE_ROWS;
+    uint64_t row_bytes = activation_stride(k) * sizeof(struct activation_block);
+    uint32_t rows = (uint32_t)(CACHE_BYTES / row_bytes) / TILE_ROWS * TILE_ROWS;
     return rows < ROWS_MIN ? ROWS_MIN : rows > ROWS_MAX ? ROWS_MAX : rows;
 }
 
@@ -77,7 +78,6 @@ static void integer_group(const struct packed_matrix *matrix, const uint8_t *gro
                           float *acc)
 {
     struct panel panel;
-    panel.offset = panel_offset(matrix->format);
     const struct integer_plan *plan = integer_plan_of(matrix->format);
     panel_read *read = PANEL_READ[matrix->format];
     uint64_t chunk_bytes = interleave_chunk_bytes(matrix->format);

@@ -4,8 +4,8 @@
  * layout of what is read, block.c the meaning of the bits. Included after vector_avx2.h or
  * _avx512.h.
  *
- * Bytes are unsigned (value + offset) unless the format is signed here: then they are as in the
- * file or table, or, with FLIP 0x80 (AVX-512, whose dot product wants unsigned weights), plus 128.
+ * Bytes are the weights q of block_read, signed; those of formats with a minimum are not negative.
+ * A 32-bit lane has four of one row: panel_split makes two lanes of two 16-bit weights from it.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
@@ -23,7 +23,6 @@ struct panel {
     float minimum[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP];
     const uint8_t *ahead; /* what is prefetched next, so many lines a time */
     uint32_t ahead_lines;
-    int32_t offset;   /* what was added to the weights; 0 with minimums */
     const uint8_t *q; /* the buffer, or for Q8_0 the chunk itself */
 } __attribute__((aligned(64)));
 
@@ -66,9 +65,17 @@ INLINE void panel_scale(const float *d, bool negate, const uint8_t *from, uint32
     }
 }
 
-/* Nibbles of 32-value blocks: quad j low, quad j + 4 high; fifth bits or a table where given. */
-INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const uint8_t *table,
-                          uint32_t blocks, struct panel *panel)
+/* The even and the odd bytes of `bytes` as 16-bit weights. */
+INLINE void panel_split(vi bytes, bool negatives, vi *even, vi *odd)
+{
+    *even = negatives ? vi_sra16(vi_sll16(bytes, 8), 8) : vi_and(bytes, vi_set1(0x00FF00FF));
+    *odd = negatives ? vi_sra16(bytes, 8) : vi_srl16(bytes, 8);
+}
+
+/* Nibbles of 32-value blocks: quad j low, quad j + 4 high; fifth bits or a table where given, or
+   less an offset. */
+INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const int8_t *table,
+                          uint8_t offset, uint32_t blocks, struct panel *panel)
 {
     const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
     for (uint32_t b = 0; b < blocks; b++) {
@@ -87,6 +94,10 @@ INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const uin
                     first = vi_look_up(table, first);
                     second = vi_look_up(table, second);
                 }
+                if (offset) {
+                    first = vi_sub_i8(first, vi_set1_u8(offset));
+                    second = vi_sub_i8(second, vi_set1_u8(offset));
+                }
                 vi_store(panel->buffer[b][j] + p, first);
                 vi_store(panel->buffer[b][4 + j] + p, second);
             }
@@ -99,26 +110,26 @@ INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const uin
 
 static void panel_read_q4_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, NULL, blocks, panel);
+    panel_nibbles(chunk, NULL, NULL, 8, blocks, panel);
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
 }
 
 static void panel_read_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, NULL, blocks, panel);
+    panel_nibbles(chunk, NULL, NULL, 0, blocks, panel);
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
     panel_read_f16(chunk + blocks * (4 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
 }
 
 static void panel_read_q5_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, blocks, panel);
+    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, 16, blocks, panel);
     panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
 }
 
 static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, blocks, panel);
+    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, 0, blocks, panel);
     panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
     panel_read_f16(chunk + blocks * (5 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
 }
@@ -130,15 +141,12 @@ static void panel_read_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel 
     panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
 }
 
-#define FLIPPED(value) (uint8_t)((value) ^ PANEL_FLIP)
-static const uint8_t PANEL_IQ4_VALUES[16] = {
-    FLIPPED(-127), FLIPPED(-104), FLIPPED(-83), FLIPPED(-65), FLIPPED(-49), FLIPPED(-35),
-    FLIPPED(-22),  FLIPPED(-10),  FLIPPED(1),   FLIPPED(13),  FLIPPED(25),  FLIPPED(38),
-    FLIPPED(53),   FLIPPED(69),   FLIPPED(89),  FLIPPED(113)};
+static const int8_t PANEL_IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                            1,    13,   25,  38,  53,  69,  89,  113};
 
 static void panel_read_iq4_nl(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, blocks, panel);
+    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, 0, blocks, panel);
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
 }
 
@@ -146,7 +154,7 @@ static void panel_read_iq4_nl(const uint8_t *chunk, uint32_t blocks, struct pane
 
 static void panel_read_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, blocks, panel);
+    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, 0, blocks, panel);
     const uint8_t *low = chunk + 32 * LINE_BYTES;
     const uint16_t *d = (const uint16_t *)(const void *)(low + 4 * KERNEL_ROW_GROUP);
     for (uint32_t row = 0; row < KERNEL_ROW_GROUP; row += VECTOR_LANES) {
@@ -226,7 +234,7 @@ static void panel_read_q5_k(const uint8_t *chunk, uint32_t blocks, struct panel 
 static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
-    const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30);
+    const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30), middle = vi_set1_u8(32);
     const uint8_t *high = chunk + 32 * LINE_BYTES;
     for (uint32_t half = 0; half < 2; half++) {
         panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
@@ -236,11 +244,15 @@ static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel 
                 vi a = vi_load(chunk + (half * 16 + j) * LINE_BYTES + p);
                 vi b = vi_load(chunk + (half * 16 + 8 + j) * LINE_BYTES + p);
                 vi h = vi_load(high + (half * 8 + j) * LINE_BYTES + p);
-                vi_store(out[0][j] + p, vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top)));
-                vi_store(out[1][j] + p, vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top)));
-                vi_store(out[2][j] + p, vi_or(vi_and(vi_srl16(a, 4), low), vi_and(h, top)));
-                vi_store(out[3][j] + p,
-                         vi_or(vi_and(vi_srl16(b, 4), low), vi_and(vi_srl16(h, 2), top)));
+                vi c = vi_srl16(a, 4), d = vi_srl16(b, 4);
+                a = vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top));
+                b = vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top));
+                c = vi_or(vi_and(c, low), vi_and(h, top));
+                d = vi_or(vi_and(d, low), vi_and(vi_srl16(h, 2), top));
+                vi_store(out[0][j] + p, vi_sub_i8(a, middle));
+                vi_store(out[1][j] + p, vi_sub_i8(b, middle));
+                vi_store(out[2][j] + p, vi_sub_i8(c, middle));
+                vi_store(out[3][j] + p, vi_sub_i8(d, middle));
             }
         }
     }
@@ -267,6 +279,7 @@ INLINE void panel_two_bit(const uint8_t *lines, const uint8_t *thirds, struct pa
                 vi value = vi_and(vi_srl16(x, 2 * b), low);
                 if (thirds) {
                     value = vi_or(value, vi_and(SHIFTED(bits, 2 - 4 * half - b), third));
+                    value = vi_sub_i8(value, third);
                 }
                 vi_store(out[b][0] + i, value);
             }
@@ -311,21 +324,6 @@ static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel 
     }
     panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 1, d);
     panel_scale(d[0], false, scales[0], 16, false, 32, panel->scale);
-}
-
-/* What panels add to a format's weights to make them unsigned, FLIP included. */
-static int32_t panel_offset(enum tensor_format format)
-{
-    static const uint8_t OFFSETS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = 8,
-        [FORMAT_Q5_0] = 16,
-        [FORMAT_Q3_K] = 4,
-        [FORMAT_Q6_K] = 32,
-        [FORMAT_Q8_0] = PANEL_FLIP,
-        [FORMAT_IQ4_NL] = PANEL_FLIP,
-        [FORMAT_IQ4_XS] = PANEL_FLIP,
-    };
-    return OFFSETS[format];
 }
 
 static panel_read *const PANEL_READ[FORMAT_LIMIT] = {

@@ -28,28 +28,25 @@ static void vector_quantize_block(const float *x, struct activation_block *out)
     uint32_t bits = vi_largest_u32(largest);
     float amax;
     memcpy(&amax, &bits, sizeof amax);
-    float inverse = 127.0f / amax;
+    float inverse = (float)ACTIVATION_LIMIT / amax;
     if (bits >= 0x7F800000u || !(inverse < INFINITY)) {
         memset(out->q, 0, sizeof out->q);
         activation_block_finish(out, bits >= 0x7F800000u ? NAN : 0.0f);
         return;
     }
-    float d = amax / 127.0f;
+    float d = amax / (float)ACTIVATION_LIMIT;
     vi sums[2] = {vi_set1(0), vi_set1(0)};
     for (uint32_t i = 0; i < VECTORS_PER_BLOCK; i++) {
         vi q = vi_round(vf_mul(values[i], vf_set1(inverse)));
         vi *sum = &sums[i * VECTOR_LANES / 16];
         *sum = vi_add(*sum, q);
-        vi_store_i8(out->q + i * VECTOR_LANES, q);
+        vi_store_quads(out->q + i * VECTOR_LANES, q);
     }
-    for (int half = 0; half < 2; half++) {
-        out->half_sum[half] = vi_sum(sums[half]);
-        out->half_sum_scaled[half] = d * (float)out->half_sum[half];
-    }
+    int32_t first = vi_sum(sums[0]), second = vi_sum(sums[1]);
     out->d = d;
-    out->sum = out->half_sum[0] + out->half_sum[1];
-    out->sum_scaled = d * (float)out->sum;
-    out->unused = 0;
+    out->sum_scaled = d * (float)(first + second);
+    out->half_sum_scaled[0] = d * (float)first;
+    out->half_sum_scaled[1] = d * (float)second;
 }
 
 static uint64_t vector_quantized_row_bytes(uint32_t k)

@@ -4,13 +4,10 @@ Made-up models of every family and format run always. The real model runs when Q
 a GGUF file (SmolLM2). The tool is the one in QUIRE_BUILD, or QUIRE_LOGITS_TOOL.
 
 The OpenBLAS backend computes with the same dequantised weights in f32, so it must agree closely: it
-shows that the structure is right. The quantised backend rounds activations to 8 bits in blocks of
-32 and keys and values to f16; what that costs is measured as KL divergence per position.
-
-Measured on SmolLM2 Q4_1, 20 prompts, 332 positions: mean 0.004 nats, 92 % of positions below 0.01, the
-worst 0.09. The same rounding put into the numpy reference alone gives the same figures, so they are
-the price of 8-bit activations and no fault of the kernels (10 bits would bring the worst below
-0.01). The bounds below hold the mean to 0.01 and the worst and the texts to what that price allows.
+shows that the structure is right. The quantised backend rounds activations to 13 bits in blocks of
+32 and keys and values to f16; what that costs is measured as KL divergence per position, and no
+position may cost more than 0.01 nats. (With 8 bits, as others compute, the mean was 0.005 and the
+worst 0.09, and texts parted where the best two logits were 0.2 apart.)
 """
 
 import os
@@ -114,13 +111,12 @@ def test_openblas_is_the_reference(models, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_quantized_is_close(models, name):
-    """Made-up weights spread errors further than trained ones: the mean is held, not the worst."""
     reference = Reference(models[name], CONTEXT)
     prompts = made_up_prompts(500, 2)
     results = run_tool(models[name], prompts, "--context", CONTEXT, "--chunk", 33, "--threads", 2)
     kl = np.concatenate([divergence(reference.logits(tokens), got)
                          for tokens, got in zip(prompts, results)])
-    assert kl.mean() <= 0.01 and kl.max() <= 0.1
+    assert kl.max() <= 0.01
 
 
 # ---- The real model ----
@@ -169,9 +165,7 @@ def test_real_quantized(wanted):
                          zip(expected, run_tool(MODEL, prompts, "--threads", 2))])
     print(f"KL over {len(kl)} positions: mean {kl.mean():.5f}, 99th percentile "
           f"{np.quantile(kl, 0.99):.4f}, worst {kl.max():.4f}")
-    assert kl.mean() <= 0.01
-    assert np.quantile(kl, 0.9) <= 0.015
-    assert kl.max() <= 0.15
+    assert kl.max() <= 0.01
 
 
 def greedy(prompts, count, *arguments):
@@ -207,8 +201,7 @@ def test_real_greedy_texts(real, wanted):
     """Texts agree with the reference's, or part where its two best logits are close together."""
     prompts, _ = wanted
     gaps = gaps_where_texts_part(real, prompts, greedy(prompts, 32))
-    assert max(gaps, default=0.0) <= 0.25
-    assert np.median(gaps or [0.0]) <= 0.1
+    assert max(gaps, default=0.0) <= 0.1
 
 
 # ---- Gemma 3 (QUIRE_TEST_GEMMA): windows, two RoPE bases, K-quants, as a real file has them ----
@@ -231,4 +224,4 @@ def test_real_gemma():
     assert divergence(expected, exact[-last:]).max() <= 1e-6
     (got,) = run_tool(GEMMA, [tokens], "--threads", 2)
     kl = divergence(expected, got[-last:])
-    assert kl.mean() <= 0.01 and kl.max() <= 0.15
+    assert kl.max() <= 0.01
