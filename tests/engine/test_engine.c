@@ -313,6 +313,24 @@ START_TEST(draining_refuses_newcomers_and_finishes_what_is_in)
 }
 END_TEST
 
+static void *destroy(void *unused)
+{
+    (void)unused;
+    engine_destroy(engine);
+    return NULL;
+}
+
+/* Returns once an engine_destroy of another thread has begun. */
+static void wait_until_ending(const struct rig_request *r)
+{
+    for (enum status status = STATUS_OK; status != STATUS_UNAVAILABLE;) {
+        struct completion *late = rig_completion(r);
+        struct error error;
+        status = engine_submit(engine, &late, 1, &error);
+        completion_release(late);
+    }
+}
+
 START_TEST(destroying_ends_everything_as_cancelled)
 {
     start(&(struct shape){
@@ -324,8 +342,11 @@ START_TEST(destroying_ends_everything_as_cancelled)
         c[i] = submit(&r);
     scripted_backend_wait(backend);
     completion_release(c[5]); /* its reader has gone already */
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, destroy, NULL), 0);
+    wait_until_ending(&r);
     scripted_backend_let_go(backend);
-    engine_destroy(engine);
+    pthread_join(thread, NULL);
     for (unsigned i = 0; i < 5; i++) {
         ck_assert_int_eq(completion_reason(c[i], 0), FINISH_CANCELLED);
         completion_cancel(c[i]); /* after the engine's end: harmless */
