@@ -25,8 +25,10 @@
 
 /* What a format's tile does; constants at every call. */
 struct tile_kind {
+    enum panel_weights weights;
     bool halves;   /* a scale per 16 values */
     bool minimums; /* weights have minimums and are not negative */
+    int offset;    /* of nibbles */
 };
 
 INLINE __m256i broadcast(const void *from)
@@ -51,32 +53,32 @@ INLINE void add_products(const bool first, const __m256i *weights, const int16_t
     }
 }
 
-/* dots[r] = Σ over `quads` quads from q, `at` being the first activation's index. */
-INLINE void dot_quads(const int rows, const struct tile_kind kind, const int quads,
-                      const uint8_t *q, const struct activation_block *a, size_t stride, int at,
-                      __m256i dots[][2])
+/* dots[r] = Σ over `count` quads of block b from quad `first`. */
+INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
+                      const int first, const int count, const uint8_t *q, uint32_t b,
+                      const struct activation_block *a, size_t stride, __m256i dots[][2])
 {
 #pragma GCC unroll 8
-    for (int j = 0; j < quads; j++) {
+    for (int i = 0; i < count; i++) {
+        const int j = panel_order(kind.weights, first + i);
         __m256i even[2], odd[2];
         for (int side = 0; side < 2; side++) {
-            panel_split(vi_load(q + j * 64 + side * 32), !kind.minimums, &even[side], &odd[side]);
+            panel_quad(kind.weights, !kind.minimums, kind.offset, q, b, parity, j,
+                       (uint32_t)side * VECTOR_BYTES, &even[side], &odd[side]);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            const int16_t *x = a[(size_t)r * stride].q + at + 4 * j;
-            add_products(j == 0, even, x, dots[r]);
+            const int16_t *x = a[(size_t)r * stride].q + 4 * j;
+            add_products(i == 0, even, x, dots[r]);
             add_products(false, odd, x + 2, dots[r]);
         }
     }
 }
 
-/* One block's or half block's share of the chains. The chains stay in acc: registers hold sums. */
-INLINE void chain_block(const int rows, const float *scale, const float *minimum,
-                        const struct activation_block *a, const float *sum, size_t stride,
-                        __m256i dots[][2], float *acc)
+/* Scaled dot products go into the chains. These stay in acc: registers hold sums. */
+INLINE void chain_scale(const int rows, const float *scale, const struct activation_block *a,
+                        size_t stride, __m256i dots[][2], float *acc)
 {
-    const size_t floats = stride * sizeof(struct activation_block) / sizeof *sum;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
         __m256 d = _mm256_set1_ps(a[(size_t)r * stride].d);
@@ -86,10 +88,6 @@ INLINE void chain_block(const int rows, const float *scale, const float *minimum
             __m256 factor = _mm256_mul_ps(_mm256_load_ps(scale + 8 * side), d);
             __m256 value = _mm256_load_ps(chain + 8 * side);
             value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][side]), factor, value);
-            if (minimum) {
-                __m256 s = _mm256_set1_ps(sum[(size_t)r * floats]);
-                value = _mm256_fmadd_ps(_mm256_load_ps(minimum + 8 * side), s, value);
-            }
             _mm256_store_ps(chain + 8 * side, value);
         }
     }
@@ -110,28 +108,42 @@ INLINE void chain_minimum(const int rows, const float *minimum, const float *sum
     }
 }
 
+/* One block's share of the chains; parity is b's. */
+INLINE void tile_block(const int rows, const struct tile_kind kind, const int parity,
+                       const struct panel *panel, uint32_t b, const struct activation_block *a,
+                       size_t stride, float *acc)
+{
+    __m256i dots[TILE_ROWS][2];
+    if (!kind.halves) {
+        dot_quads(rows, kind, parity, 0, 8, panel->q, b, a, stride, dots);
+        chain_scale(rows, panel->scale[b], a, stride, dots, acc);
+        if (kind.minimums) {
+            chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, acc);
+        }
+        return;
+    }
+    dot_quads(rows, kind, parity, 0, 4, panel->q, b, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b], a, stride, dots, acc);
+    dot_quads(rows, kind, parity, 4, 4, panel->q, b, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, acc);
+    if (kind.minimums) {
+        chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, acc);
+        chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, acc);
+    }
+}
+
 INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
                  uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
 {
-    __m256i dots[TILE_ROWS][2];
     const uint8_t *ahead = panel->ahead;
     const uint32_t ahead_lines = panel->ahead_lines;
-    for (uint32_t b = 0; b < blocks; b++, a++) {
-        const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
+    for (uint32_t b = 0; b < blocks; b++) {
         ahead = prefetch_ahead(ahead, ahead_lines);
-        if (!kind.halves) {
-            const float *minimum = kind.minimums ? panel->minimum[b] : NULL;
-            dot_quads(rows, kind, 8, q, a, stride, 0, dots);
-            chain_block(rows, panel->scale[b], minimum, a, &a->sum_scaled, stride, dots, acc);
-            continue;
-        }
-        dot_quads(rows, kind, 4, q, a, stride, 0, dots);
-        chain_block(rows, panel->scale[2 * b], NULL, a, NULL, stride, dots, acc);
-        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, dots);
-        chain_block(rows, panel->scale[2 * b + 1], NULL, a, NULL, stride, dots, acc);
-        if (kind.minimums) {
-            chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, acc);
-            chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, acc);
+        tile_block(rows, kind, 0, panel, b, a + b, stride, acc);
+        if (kind.weights == PANEL_PAIRS) {
+            b++;
+            ahead = prefetch_ahead(ahead, ahead_lines);
+            tile_block(rows, kind, 1, panel, b, a + b, stride, acc);
         }
     }
 }
@@ -149,18 +161,26 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
     static const struct integer_plan name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
 
-INTEGER_PLAN(PLAN_SIGNED, .halves = false)
-INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_SIGNED, .halves = true)
-INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
+INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
+INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
+INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
+INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
+INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
 
 static const struct integer_plan *integer_plan_of(enum tensor_format format)
 {
-    const struct block_shape *shape = block_shape(format);
-    CHECK(shape != NULL);
-    return shape->halves     ? shape->minimums ? &PLAN_HALVES_MINIMUM : &PLAN_HALVES_SIGNED
-           : shape->minimums ? &PLAN_MINIMUM
-                             : &PLAN_SIGNED;
+    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
+        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
+        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
+        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
+        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
+        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
+        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
+    };
+    CHECK(PLANS[format] != NULL);
+    return PLANS[format];
 }
 
 enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };

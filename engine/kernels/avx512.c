@@ -26,8 +26,10 @@
 
 /* What a format's tile does; constants at every call. */
 struct tile_kind {
+    enum panel_weights weights;
     bool halves;   /* a scale per 16 values */
     bool minimums; /* weights have minimums and are not negative */
+    int offset;    /* of nibbles */
 };
 
 INLINE __m512i broadcast(const void *from)
@@ -37,22 +39,23 @@ INLINE __m512i broadcast(const void *from)
     return _mm512_set1_epi32(value);
 }
 
-/* dots[r] = Σ over `quads` quads from q, `at` being the first activation's index. */
-INLINE void dot_quads(const int rows, const struct tile_kind kind, const int quads,
-                      const uint8_t *q, const struct activation_block *a, size_t stride, int at,
-                      __m512i *dots)
+/* dots[r] = Σ over `count` quads of block b from quad `first`. */
+INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
+                      const int first, const int count, const uint8_t *q, uint32_t b,
+                      const struct activation_block *a, size_t stride, __m512i *dots)
 {
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         dots[r] = _mm512_setzero_si512();
     }
 #pragma GCC unroll 8
-    for (int j = 0; j < quads; j++) {
+    for (int i = 0; i < count; i++) {
+        const int j = panel_order(kind.weights, first + i);
         __m512i even, odd;
-        panel_split(_mm512_loadu_si512(q + j * (int)LINE_BYTES), !kind.minimums, &even, &odd);
+        panel_quad(kind.weights, !kind.minimums, kind.offset, q, b, parity, j, 0, &even, &odd);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
-            const int16_t *x = a[(size_t)r * stride].q + at + 4 * j;
+            const int16_t *x = a[(size_t)r * stride].q + 4 * j;
             dots[r] = _mm512_dpwssd_epi32(dots[r], even, broadcast(x));
             dots[r] = _mm512_dpwssd_epi32(dots[r], odd, broadcast(x + 2));
         }
@@ -81,35 +84,47 @@ INLINE void chain_minimum(const int rows, const float *minimum, const float *sum
     }
 }
 
+/* One block's share of the chains; parity is b's. */
+INLINE void tile_block(const int rows, const struct tile_kind kind, const int parity,
+                       const struct panel *panel, uint32_t b, const struct activation_block *a,
+                       size_t stride, __m512 *chain)
+{
+    __m512i dots[TILE_ROWS];
+    if (!kind.halves) {
+        dot_quads(rows, kind, parity, 0, 8, panel->q, b, a, stride, dots);
+        chain_scale(rows, panel->scale[b], a, stride, dots, chain);
+        if (kind.minimums) {
+            chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, chain);
+        }
+        return;
+    }
+    dot_quads(rows, kind, parity, 0, 4, panel->q, b, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b], a, stride, dots, chain);
+    dot_quads(rows, kind, parity, 4, 4, panel->q, b, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, chain);
+    if (kind.minimums) {
+        chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, chain);
+        chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, chain);
+    }
+}
+
 INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
                  uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
 {
     __m512 chain[TILE_ROWS];
-    __m512i dots[TILE_ROWS];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
         chain[r] = _mm512_load_ps(acc + r * (int)KERNEL_ROW_GROUP);
     }
     const uint8_t *ahead = panel->ahead;
     const uint32_t ahead_lines = panel->ahead_lines;
-    for (uint32_t b = 0; b < blocks; b++, a++) {
-        const uint8_t *q = panel->q + b * 8 * LINE_BYTES;
+    for (uint32_t b = 0; b < blocks; b++) {
         ahead = prefetch_ahead(ahead, ahead_lines);
-        if (!kind.halves) {
-            dot_quads(rows, kind, 8, q, a, stride, 0, dots);
-            chain_scale(rows, panel->scale[b], a, stride, dots, chain);
-            if (kind.minimums) {
-                chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, chain);
-            }
-            continue;
-        }
-        dot_quads(rows, kind, 4, q, a, stride, 0, dots);
-        chain_scale(rows, panel->scale[2 * b], a, stride, dots, chain);
-        dot_quads(rows, kind, 4, q + 4 * LINE_BYTES, a, stride, 16, dots);
-        chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, chain);
-        if (kind.minimums) {
-            chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, chain);
-            chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, chain);
+        tile_block(rows, kind, 0, panel, b, a + b, stride, chain);
+        if (kind.weights == PANEL_PAIRS) {
+            b++;
+            ahead = prefetch_ahead(ahead, ahead_lines);
+            tile_block(rows, kind, 1, panel, b, a + b, stride, chain);
         }
     }
 #pragma GCC unroll 8
@@ -136,18 +151,26 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     static const struct integer_plan name = {                                                      \
         {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
 
-INTEGER_PLAN(PLAN_SIGNED, .halves = false)
-INTEGER_PLAN(PLAN_MINIMUM, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_SIGNED, .halves = true)
-INTEGER_PLAN(PLAN_HALVES_MINIMUM, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
+INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
+INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
+INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
+INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
+INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
 
 static const struct integer_plan *integer_plan_of(enum tensor_format format)
 {
-    const struct block_shape *shape = block_shape(format);
-    CHECK(shape != NULL);
-    return shape->halves     ? shape->minimums ? &PLAN_HALVES_MINIMUM : &PLAN_HALVES_SIGNED
-           : shape->minimums ? &PLAN_MINIMUM
-                             : &PLAN_SIGNED;
+    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
+        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
+        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
+        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
+        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
+        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
+        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
+    };
+    CHECK(PLANS[format] != NULL);
+    return PLANS[format];
 }
 
 enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };

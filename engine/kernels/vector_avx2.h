@@ -209,6 +209,10 @@ INLINE vi vi_sub_i8(vi a, vi b)
 {
     return _mm256_sub_epi8(a, b);
 }
+INLINE vi vi_sub16(vi a, vi b)
+{
+    return _mm256_sub_epi16(a, b);
+}
 #define vi_srl16(a, n) _mm256_srli_epi16(a, n)
 #define vi_sra16(a, n) _mm256_srai_epi16(a, n)
 #define vi_sll16(a, n) _mm256_slli_epi16(a, n)

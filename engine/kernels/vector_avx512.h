@@ -205,6 +205,10 @@ INLINE vi vi_sub_i8(vi a, vi b)
 {
     return _mm512_sub_epi8(a, b);
 }
+INLINE vi vi_sub16(vi a, vi b)
+{
+    return _mm512_sub_epi16(a, b);
+}
 #define vi_srl16(a, n) _mm512_srli_epi16(a, n)
 #define vi_sra16(a, n) _mm512_srai_epi16(a, n)
 #define vi_sll16(a, n) _mm512_slli_epi16(a, n)

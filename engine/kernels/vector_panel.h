@@ -4,8 +4,8 @@
  * layout of what is read, block.c the meaning of the bits. Included after vector_avx2.h or
  * _avx512.h.
  *
- * Bytes are the weights q of block_read, signed; those of formats with a minimum are not negative.
- * A 32-bit lane has four of one row: panel_split makes two lanes of two 16-bit weights from it.
+ * A 32-bit lane has four weights of one row, a quad; panel_quad makes two lanes of two 16-bit
+ * weights from it. The weights are those of block_read: of formats with a minimum none is negative.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_PANEL_H
@@ -23,16 +23,21 @@ struct panel {
     float minimum[2 * PANEL_BLOCKS][KERNEL_ROW_GROUP];
     const uint8_t *ahead; /* what is prefetched next, so many lines a time */
     uint32_t ahead_lines;
-    const uint8_t *q; /* the buffer, or for Q8_0 the chunk itself */
+    const uint8_t *q; /* the buffer, or the chunk itself */
 } __attribute__((aligned(64)));
+
+/* How weights stand in what `q` points to. */
+enum panel_weights {
+    PANEL_BYTES,   /* quad j of a block: its line j, signed bytes */
+    PANEL_NIBBLES, /* quad j: line j, low nibbles; quad j + 4: line j, high nibbles */
+    PANEL_PAIRS, /* quad j of an even block: line j of 8, low nibbles; of the odd one: high ones */
+};
 
 /* Fill a panel from a chunk of `blocks` blocks of 32. */
 typedef void panel_read(const uint8_t *chunk, uint32_t blocks, struct panel *panel);
 
 /* While one chunk is unpacked and multiplied the next one comes from memory, a few lines at a time:
-   in eight steps of each. Only the first tile of rows asks for it. */
-#define AHEAD_STEPS (2 * PANEL_BLOCKS)
-#define AHEAD_BYTES (AHEAD_STEPS * LINE_BYTES)
+   in PANEL_BLOCKS steps of each. Only the first tile of rows asks for it. */
 
 INLINE const uint8_t *prefetch_ahead(const uint8_t *ahead, uint32_t lines)
 {
@@ -65,11 +70,36 @@ INLINE void panel_scale(const float *d, bool negate, const uint8_t *from, uint32
     }
 }
 
-/* The even and the odd bytes of `bytes` as 16-bit weights. */
-INLINE void panel_split(vi bytes, bool negatives, vi *even, vi *odd)
+/* Quad j of block b (parity: b's), VECTOR_BYTES of its line from p: weights 0, 2 and 1, 3 of each
+   row as 16-bit lanes. */
+INLINE void panel_quad(const enum panel_weights weights, const bool negatives, const int offset,
+                       const uint8_t *q, uint32_t b, const int parity, const int j,
+                       const uint32_t p, vi *even, vi *odd)
 {
-    *even = negatives ? vi_sra16(vi_sll16(bytes, 8), 8) : vi_and(bytes, vi_set1(0x00FF00FF));
-    *odd = negatives ? vi_sra16(bytes, 8) : vi_srl16(bytes, 8);
+    const uint32_t per_block = weights == PANEL_NIBBLES ? 4 : 8;
+    const uint32_t line =
+        weights == PANEL_PAIRS ? b / 2 * 8 + (uint32_t)j : b * per_block + (uint32_t)j % per_block;
+    const vi x = vi_load(q + line * LINE_BYTES + p);
+    if (weights == PANEL_BYTES) {
+        *even = negatives ? vi_sra16(vi_sll16(x, 8), 8) : vi_and(x, vi_set1(0x00FF00FF));
+        *odd = negatives ? vi_sra16(x, 8) : vi_srl16(x, 8);
+        return;
+    }
+    const vi low = vi_set1(0x000F000F);
+    const bool high = weights == PANEL_NIBBLES ? j >= 4 : parity;
+    *even = high ? vi_and(vi_srl16(x, 4), low) : vi_and(x, low);
+    *odd = high ? vi_srl16(x, 12) : vi_and(vi_srl16(x, 8), low);
+    if (offset) {
+        const vi by = vi_set1(offset << 16 | offset);
+        *even = vi_sub16(*even, by);
+        *odd = vi_sub16(*odd, by);
+    }
+}
+
+/* The i-th quad to multiply: two that share a line follow each other. */
+INLINE int panel_order(const enum panel_weights weights, const int i)
+{
+    return weights == PANEL_NIBBLES ? i % 2 * 4 + i / 2 : i;
 }
 
 /* Nibbles of 32-value blocks: quad j low, quad j + 4 high; fifth bits or a table where given, or
@@ -108,15 +138,17 @@ INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const int
 
 #define F16_SECTION (2u * KERNEL_ROW_GROUP)
 
+/* Tiles unpack nibbles themselves: that costs them less than reading bytes in their place. */
+
 static void panel_read_q4_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, NULL, 8, blocks, panel);
+    panel->q = chunk;
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
 }
 
 static void panel_read_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, NULL, 0, blocks, panel);
+    panel->q = chunk;
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
     panel_read_f16(chunk + blocks * (4 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
 }
@@ -137,7 +169,6 @@ static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel 
 static void panel_read_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     panel->q = chunk;
-    panel->ahead_lines *= 2; /* the tile does it all */
     panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
 }
 
@@ -220,7 +251,7 @@ INLINE void panel_nibble_pairs(const uint8_t *lines, const uint8_t *fifths, stru
 static void panel_read_q4_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
-    panel_nibble_pairs(chunk, NULL, panel);
+    panel->q = chunk;
     panel_six_bit(chunk + 32 * LINE_BYTES, panel);
 }
 
