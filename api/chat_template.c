@@ -21,16 +21,42 @@ struct chat_template {
     struct textshim_template *shim;
 };
 
+/* Python's strftime of a time without a zone: %f is microseconds, %z, %:z and %Z are nothing, the
+   rest is C's. */
+static bool python_format(const char *format, long microseconds, struct buffer *out)
+{
+    for (const char *from = format; *from; from++) {
+        if (*from != '%' || from[1] == '\0') {
+            buffer_append(out, from, 1);
+            continue;
+        }
+        from++;
+        if (*from == 'f')
+            buffer_appendf(out, "%06ld", microseconds);
+        else if (*from == ':' && from[1] == 'z')
+            from++;
+        else if (*from != 'z' && *from != 'Z')
+            buffer_append(out, from - 1, 2);
+    }
+    return buffer_append(out, "", 1);
+}
+
 static size_t clock_format(const char *format, char *out, size_t capacity)
 {
-    time_t now = time(NULL);
+    struct timespec now;
     struct tm local;
-    if (!localtime_r(&now, &local))
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0 || !localtime_r(&now.tv_sec, &local))
         return 0;
+    struct buffer rewritten;
+    buffer_init(&rewritten, 4096);
+    size_t length = 0;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    return strftime(out, capacity, format, &local);
+    if (python_format(format, now.tv_nsec / 1000, &rewritten))
+        length = strftime(out, capacity, rewritten.data, &local);
 #pragma GCC diagnostic pop
+    buffer_deinit(&rewritten);
+    return length;
 }
 
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,

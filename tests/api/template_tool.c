@@ -1,12 +1,15 @@
 /*
- * template_tool TEMPLATE-FILE CONTEXT-JSON-FILE [BOS [EOS]]: renders one chat template to stdout,
- * for the comparison with Python's jinja2 in tests/reference/test_templates.py. Exit 1: a create
- * error, 2: a render error, both on stderr.
+ * template_tool TEMPLATE-FILE [BOS [EOS]] < contexts: renders one chat template with each context,
+ * a JSON object a line, for the comparison with Python's jinja2 in
+ * tests/reference/test_templates.py. Each answer is a line "STATUS LENGTH" and LENGTH bytes and a
+ * line end; STATUS 0: the text, 1: the template cannot be used (one answer for all contexts), 2:
+ * the error's sentence.
  */
 #include "api/chat_template.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool read_file(const char *path, struct buffer *out)
 {
@@ -22,32 +25,47 @@ static bool read_file(const char *path, struct buffer *out)
     return good;
 }
 
+static void print(int status, const char *bytes, size_t length)
+{
+    printf("%d %zu\n", status, length);
+    fwrite(bytes, 1, length, stdout);
+    putchar('\n');
+}
+
+static void render_all(const struct chat_template *chat_template)
+{
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    while ((length = getline(&line, &capacity, stdin)) > 0) {
+        struct buffer text;
+        struct error error = {0};
+        buffer_init(&text, 0);
+        if (chat_template_render(chat_template, line, (size_t)length, &text, &error) == STATUS_OK)
+            print(0, text.data ? text.data : "", text.length);
+        else
+            print(2, error.message, strlen(error.message));
+        buffer_deinit(&text);
+    }
+    free(line);
+}
+
 int main(int argc, char **argv)
 {
-    struct buffer source, context, text;
+    struct buffer source;
     struct error error = {0};
     struct chat_template *chat_template;
-    if (argc < 3 || !read_file(argv[1], &source) || !read_file(argv[2], &context)) {
-        fprintf(stderr, "usage: template_tool TEMPLATE CONTEXT [BOS [EOS]]\n");
+    if (argc < 2 || !read_file(argv[1], &source)) {
+        fprintf(stderr, "usage: template_tool TEMPLATE [BOS [EOS]] < CONTEXTS\n");
         return 64;
     }
-    if (chat_template_create(source.data, source.length, argc > 3 ? argv[3] : "<s>",
-                             argc > 4 ? argv[4] : "</s>", &chat_template, &error) != STATUS_OK) {
-        fprintf(stderr, "%s\n", error.message);
-        return 1;
-    }
-    buffer_init(&text, 0);
-    int result = 0;
-    if (chat_template_render(chat_template, context.data, context.length, &text, &error) ==
-        STATUS_OK) {
-        fwrite(text.data, 1, text.length, stdout);
+    if (chat_template_create(source.data, source.length, argc > 2 ? argv[2] : "<s>",
+                             argc > 3 ? argv[3] : "</s>", &chat_template, &error) != STATUS_OK) {
+        print(1, error.message, strlen(error.message));
     } else {
-        fprintf(stderr, "%s\n", error.message);
-        result = 2;
+        render_all(chat_template);
+        chat_template_destroy(chat_template);
     }
-    chat_template_destroy(chat_template);
-    buffer_deinit(&text);
-    buffer_deinit(&context);
     buffer_deinit(&source);
-    return result;
+    return 0;
 }

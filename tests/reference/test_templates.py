@@ -58,27 +58,47 @@ def python_render(source, context):
     try:
         template = python_template(source)
         return template.render(bos_token="<s>", eos_token="</s>", **json.loads(context))
-    except (jinja2.exceptions.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (jinja2.exceptions.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         return error
 
 
-def quire_render(folder, source, context):
+def quire_render(folder, source, contexts):
+    """What template_tool says to each context: a text, or the error that it gives."""
     (folder / "template").write_text(source, encoding="utf-8")
-    (folder / "context").write_text(context, encoding="utf-8")
-    done = subprocess.run([TOOL, folder / "template", folder / "context", "<s>", "</s>"],
-                          capture_output=True, timeout=20)
-    assert done.returncode in (0, 1, 2), done.stderr
-    return done.stdout.decode("utf-8") if done.returncode == 0 else RuntimeError(done.stderr.decode("utf-8"))
+    done = subprocess.run([TOOL, folder / "template", "<s>", "</s>"], capture_output=True, timeout=60,
+                          input="".join(context + "\n" for context in contexts).encode())
+    assert done.returncode == 0, done.stderr
+    answers, rest = [], done.stdout
+    while rest:
+        head, _, rest = rest.partition(b"\n")
+        status, length = map(int, head.split())
+        text, rest = rest[:length].decode("utf-8"), rest[length + 1:]
+        answers.append(text if status == 0 else RuntimeError(text))
+        if status == 1:
+            answers *= len(contexts)
+    assert len(answers) == len(contexts)
+    return answers
 
 
-def check(folder, source, context):
-    for _ in range(2):  # a second time if midnight fell between the two
-        wanted, got = python_render(source, context), quire_render(folder, source, context)
-        if isinstance(wanted, str) and isinstance(got, str) and wanted == got:
-            return
-        if not isinstance(wanted, str) and not isinstance(got, str):
-            return
-    assert got == wanted
+def same(wanted, got):
+    if isinstance(wanted, str) or isinstance(got, str):
+        return wanted == got
+    if type(wanted) is jinja2.exceptions.TemplateError:  # raise_exception: its message reaches the client
+        return str(wanted)[:100] in str(got)  # cut on its way
+    return True
+
+
+def check(folder, source, contexts):
+    """contexts: JSON by a name for it. The same text or the same refusal for each."""
+    for attempt in range(3):  # once more where a date changed between the two
+        wanted = [python_render(source, context) for context in contexts.values()]
+        got = quire_render(folder, source, contexts.values())
+        wrong = [i for i in range(len(wanted)) if not same(wanted[i], got[i])]
+        if not wrong:
+            return [not isinstance(text, str) for text in wanted]
+    names = list(contexts)
+    pytest.fail("%d of %d differ:\n%s" % (len(wrong), len(names), "\n".join(
+        "%s\n  jinja2 %r\n  quire  %r" % (names[i], wanted[i], got[i]) for i in wrong[:3])))
 
 
 TOOLS = [
@@ -90,7 +110,9 @@ TOOLS = [
             "limit": {"type": "number", "default": 1.0, "enum": [0.1, 1e-7, 1e20, 1e16, 123456789.125, -0.0]},
             "tags": {"type": "array", "items": {"type": "string"}},
             "mixed": {"type": ["string", "number"]},
-            "flag": {"type": "boolean", "default": True, "nothing": None, "empty": {}, "list": []}}}}},
+            "flag": {"type": "boolean", "default": True, "nothing": None, "empty": {}, "list": []},
+            "items": {"type": "array", "items": {"type": "object", "properties": {"get": {"type": "string"}}},
+                      "nullable": True, "description": "named as a method of dict"}}}}},
     {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}},
 ]
 CALL = {"id": "abcdefghi", "type": "function",
@@ -115,128 +137,104 @@ CONVERSATIONS = {
                   {"role": "tool", "tool_call_id": "abcdefghi", "content": "2"}, ANSWER, USER],
     "reasoning": [USER, {"role": "assistant", "content": "So.", "reasoning_content": "\nlong\n"}],
     "parts": [{"role": "user", "content": [{"type": "text", "text": " a "}, {"type": "text", "text": "b"}]}],
+    "image": [{"role": "user", "content": [{"type": "image"}, {"type": "video"}, {"type": "text", "text": "b"}]}],
     "null-content": [USER, {"role": "assistant", "content": None}, USER],
+    "no-content": [USER, {"role": "assistant", "tool_calls": [CALL]},
+                   {"role": "tool", "tool_call_id": "abcdefghi", "content": "x"}, ANSWER],
+    "null-call": [USER, {"role": "assistant", "content": None, "tool_calls": [{**CALL, "function": {
+        "name": "f", "arguments": "{\"a\": \"\u00e9\\n\"}"}}]}, {"role": "tool", "tool_call_id": "1", "content": "x"}],
+    "text-arguments": [USER, {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "short", "type": "function", "function": {"name": "python", "arguments": "{}"}}]}],
+    "no-arguments": [USER, {"role": "assistant", "content": "", "tool_calls": [
+        {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": {}}}]}, USER],
+    "thinking": [USER, {"role": "assistant", "content": "", "thinking": "hm", "reasoning_content": "hm",
+                        "tool_calls": [CALL]}, {"role": "tool", "tool_call_id": "abcdefghi", "content": "x"}],
+    "switched-off": [{"role": "system", "content": "Be brief. /no_think"}, USER, ANSWER, USER],
+    "switched-on": [{"role": "system", "content": "Be brief. /think /system_override"}, {
+        "role": "user", "content": "/nothink"}],
+    "unknown-role": [USER, {"role": "critic", "content": "no"}],
+    "tool-first": [{"role": "tool", "tool_call_id": "1", "content": "{}"}, USER],
+    "marks": [USER, {"role": "assistant", "content": "<|channel|>final<|message|>x"}, USER],
+    "ends-with-answer": [SYSTEM, USER, {"role": "assistant", "content": "\n\nThe answer is"}],
+}
+DOCUMENTS = [{"title": "One", "text": "of\n'two'"}, {"title": "Two", "text": "日本"}]
+OPTIONS = {
+    "plain": {},
+    "prompt": {"add_generation_prompt": True},
+    "tools": {"add_generation_prompt": True, "tools": TOOLS},
+    "off": {"enable_thinking": False, "thinking": True, "controls": {"length": "short"}, "thinking_budget": 0,
+            "builtin_tools": ["browser", "get_weather"], "model_identity": "I am."},
+    "on": {"add_generation_prompt": True, "tools": TOOLS, "enable_thinking": True, "reasoning_effort": "high",
+           "thinking_budget": 3000, "tools_in_user_message": False, "date_string": "1 Jan 2030",
+           "keep_past_thinking": True, "thinking": False},
+    "documents": {"add_generation_prompt": True, "documents": DOCUMENTS, "xml_tools": TOOLS[1:],
+                  "python_tools": TOOLS[1:], "thinking_budget": 512, "custom_tools": TOOLS[1:]},
 }
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS)
+def contexts_of(conversations=None):
+    return {"%s, %s" % (conversation, options): json.dumps(
+        {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": False,
+         **OPTIONS[options]}, ensure_ascii=False)
+        for conversation, messages in (conversations or CONVERSATIONS).items() for options in OPTIONS}
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_public_forms(tmp_path, path, conversation):
-    source = path.read_text(encoding="utf-8")
-    extra = {"enable_thinking": False, "thinking": True, "controls": {"length": "short"}}
-    for tools, options in ((None, {"add_generation_prompt": True}), (TOOLS, {"add_generation_prompt": True}),
-                           (None, {"add_generation_prompt": False, **extra})):
-        context = {"messages": CONVERSATIONS[conversation], "tools": tools, "documents": None, **options}
-        check(tmp_path, source, json.dumps(context, ensure_ascii=False))
+def test_public_forms(tmp_path, path):
+    refused = check(tmp_path, path.read_text(encoding="utf-8"), contexts_of())
+    assert not all(refused)
 
 
 def test_there_are_templates():
-    assert len(TEMPLATES) >= 14
+    assert len(TEMPLATES) >= 40
 
 
-PROBES = """
-{{ true }} {{ false }} {{ none }} {{ 1 }} {{ -1.0 }} {{ 1e20 }} {{ 1e-7 }} {{ 1e16 }} {{ 123456.5 }} {{ 0.1 }}
-{{ [1, 'a', "it's", none, true, 1.0] }} {{ {'a': [1], 'b': {'c': 'd'}} }} {{ (1, 2) }} {{ (1,) }} {{ [] }} {{ {} }}
-{{ 'a\\nb' }} {{ ['a\\nb\\t\\\\', "q'\\"q"] }}
-{{ d | tojson }}
-{{ d | tojson(indent=2) }}
-{{ d | tojson(indent=4, sort_keys=true) }}
-{{ d | tojson(separators=(',', ':')) }}
-{{ d | tojson(ensure_ascii=true) }}
-{{ d | tojson(true) }}
-{{ 'é<>&\\'' | tojson }} {{ none | tojson }} {{ [] | tojson(indent=2) }} {{ {} | tojson(indent=2) }} {{ '\\u2028\\x7f' | tojson }}
-{{ {1: 'a', true: 'b', none: 'c', 1.5: 'd'} | tojson }}
-{{ undefined_thing | tojson }}
-{{ undefined_thing }} {{ undefined_thing is defined }} {{ undefined_thing | default('x') }} {{ undefined_thing or 'y' }}
-{{ undefined_thing.attribute }}
-{{ d.missing }} {{ d.missing is none }} {{ d['missing'] | default('z') }} {{ d.get('missing') }} {{ d.get('missing', 5) }}
-{{ d.missing.deeper }}
-{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}
-{% for k in d %}{{ k }},{% endfor %}{{ d.keys() | list }} {{ d.values() | list | length }}
-{% for k, v in d | dictsort %}{{ k }},{% endfor %}
-{% for x in [1,2,3,4] if x is even %}{{ loop.index0 }}{{ x }}{{ loop.last }}{% else %}none{% endfor %}
-{% for x in [] %}{{ x }}{% else %}none{% endfor %}
-{% for x in [1,2,3,4] %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 4 %}{% break %}{% endif %}{{ x }}{% endfor %}
-{% for x in range(5, 0, -2) %}{{ x }}{% endfor %}{% for x in range(3) %}{{ loop.previtem }}{{ loop.nextitem }}{% endfor %}
-{% for x in 'añb' %}[{{ x }}]{% endfor %}{{ loop is defined }}
-{% set ns = namespace(a=1, found=false) %}{% for x in [1,2] %}{% set ns.a = ns.a + x %}{% endfor %}{{ ns.a }}{{ ns.found }}
-{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}
-{% set block %}a{{ 1 + 1 }}b{% endset %}{{ block | length }}{{ block }}
-{% macro m(a, b='x') %}{{ a }}-{{ b }}{% endmacro %}{{ m(1) }} {{ m(1, 2) }} {{ m(b=3, a=4) }}
-{{ messages[-1] }} {{ messages[1:] | length }} {{ messages[::-1][0] }} {{ messages[:-1] | length }} {{ 'abcdef'[1:4] }} {{ 'abc'[::-1] }}
-{{ messages[5] }}
-{{ messages[5].role }}
-{{ 'a' ~ 1 ~ none ~ true ~ 1.5 ~ [1] }}
-{{ 'a' + 1 }}
-{{ 1 + 2 * 3 - 4 / 2 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 2 ** 10 }} {{ 6 / 3 }} {{ 1 / 3 }}
-{{ 'ab' * 3 }} {{ [1] * 2 }} {{ [1] + [2] }} {{ ([1] + [2]) | tojson }} {{ ([1] + [2]) | length }}
-{{ 1 == 1.0 }} {{ 'a' < 'b' }} {{ [1, 2] == [1, 2] }} {{ none == false }} {{ 1 in [1] }} {{ 'b' in 'abc' }} {{ 'k' in {'k': 1} }} {{ 'z' not in 'abc' }}
-{{ 1 if false }} {{ 'yes' if 'x' else 'no' }} {{ not '' }} {{ '' or 'b' }} {{ 'a' and 'b' }} {{ 0 and 1 }}
-{{ 'Hello World' | upper }} {{ 'Hello' | lower }} {{ 'hello world' | title }} {{ 'hELLO' | capitalize }} {{ '  x ' | trim }}| {{ 'xxaxx' | trim('x') }}
-{{ 'a-b-a' | replace('a', 'c') }} {{ 'a-b-a' | replace('a', 'c', 1) }} {{ 'abc' | first }} {{ [1,2] | last }} {{ [3,1,2] | sort }} {{ [3,1,2] | sort(reverse=true) }}
-{{ [1,2,3] | join(', ') }} {{ ['a','b'] | join }} {{ 'abc' | list }} {{ 'abc' | length }} {{ [1,[2]] | string }} {{ '5' | int + 1 }} {{ 'x' | int }} {{ '1.5' | float }}
-{{ [1,2,3,4] | select('odd') | list }} {{ [1,2,3,4] | reject('odd') | list }} {{ [1,2,3] | sum }} {{ [1,2,3] | max }} {{ [1,1,2] | unique | list }}
-{{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ messages | rejectattr('role', 'in', ['user']) | list | length }} {{ messages | map(attribute='role') | list }}
-{{ [1, 2] | map('string') | join('-') }} {{ ['a', 'b'] | map('upper') | list }} {{ [1,2,3,4,5] | batch(2) | list }} {{ {'b': 1, 'a': 2} | items | list }}
-{{ 'a b c' | wordcount }} {{ 'abc' | indent(4) }} {{ 'a\\nb' | indent(2) }} {{ 'a\\n\\nb' | indent(2, true) }}
-{{ '%s is %d' | format('a', 5) }} {{ '{} and {}'.format('a', 1) }} {{ '{0}{x}'.format(1, x=2) }}
-{{ 3.7 | int }} {{ 3.14159 | round(2) }} {{ 3 | abs }} {{ -3.5 | abs }} {{ 2.5 | round }} {{ 7 | float }}
-{{ 'a,b,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ ' a  b '.split() }} {{ 'a,b,c'.rsplit(',', 1) }} {{ ' a  b c '.rsplit(none, 1) }} {{ 'abc'.split('x') }} {{ ''.split(',') }} {{ ''.split() }}
-{{ 'abcabc'.find('c') }} {{ 'abc'.find('x') }} {{ 'abcabc'.rfind('c') }} {{ 'abcabc'.index('c') }} {{ 'abcabc'.rindex('a') }} {{ 'aaa'.count('a') }}
-{{ 'abc'.index('x') }}
-{{ '  x  '.strip() }}| {{ '  x  '.lstrip() }}| {{ '  x  '.rstrip() }}| {{ 'xyx'.strip('x') }} {{ 'xyx'.lstrip('x') }} {{ '\\n\\nx\\n'.strip('\\n') }}
-{{ 'abc'.startswith('a') }} {{ 'abc'.endswith(('b', 'c')) }} {{ 'prefix-x'.removeprefix('prefix-') }} {{ 'x.txt'.removesuffix('.txt') }} {{ 'x'.removeprefix('y') }}
-{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'abc'.partition('=') }} {{ 'abc'.rpartition('=') }}
-{{ 'x'.ljust(3) }}| {{ 'x'.rjust(3, '*') }} {{ 'x'.center(4, '-') }} {{ 'xy'.center(5, '-') }} {{ '42'.zfill(5) }} {{ '-42'.zfill(5) }} {{ 'abcd'.center(2) }}
-{{ 'aB'.swapcase() }} {{ 'ABC'.casefold() }} {{ 'abc'.upper() }} {{ 'ABC'.lower() }} {{ 'hello world'.title() }} {{ 'hELLO'.capitalize() }}
-{{ '12'.isdigit() }} {{ 'ab'.isalpha() }} {{ 'a1'.isalnum() }} {{ ' '.isspace() }} {{ 'A'.isupper() }} {{ 'a'.islower() }} {{ ''.isdigit() }}
-{{ 'a\\nb\\r\\nc'.splitlines() }} {{ '-'.join(['a', 'b']) }} {{ 'abc'.replace('b', 'x') }} {{ 'aaa'.replace('a', 'b', 2) }}
-{{ [1,2,1].count(1) }} {{ [1,2,1].index(2) }}
-{{ x is defined }} {{ 1 is number }} {{ 'a' is string }} {{ [] is iterable }} {{ 'a' is iterable }} {{ {} is mapping }} {{ [] is sequence }} {{ none is none }} {{ true is boolean }} {{ 1 is integer }} {{ 1.0 is float }} {{ true is true }} {{ 3 is odd }} {{ 4 is divisibleby(2) }} {{ 1 is sameas(1) }} {{ 'A' is upper }}
-{{ 1 is not none and 'x' is not number }} {{ 5 is gt(3) }} {{ 5 is in([5]) }} {{ raise_exception is callable }}
-{{ raise_exception('stop here') }}
-{{ strftime_now('%Y-%m-%d') }} {{ strftime_now('%d %B %Y') }} {{ strftime_now('%%') }}
-{{ bos_token }}{{ eos_token }} {{ bos_token is defined }} {{ unk_token is defined }}
-{% generation %}x{% endgeneration %}y
-{%- generation -%}  x  {%- endgeneration -%}  y
-a {#- comment -#} b {# another #}
-c
-{% raw %}{{ not rendered }}{% endraw %}
-  {% if true %}
-  indented
-  {% endif %}
-after
-   {%+ if true %} kept{% endif %}
-
-{{ 'trailing' }}
-{% with a = 1 %}{{ a }}{% endwith %}{{ a is defined }}
-{% filter upper %}abc{% endfilter %}
-{% if messages[0].role == 'user' and (messages | length) > 1 %}A{% elif messages %}B{% else %}C{% endif %}
-{% for m in messages %}{{ loop.cycle('a', 'b') }}{{ loop.changed(m.role) }}{{ loop.revindex }}{% endfor %}
-{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set c = [1, 2] %}{% set d1, d2 = c %}{{ d1 + d2 }}
-{{ d.text.upper() }} {{ d['text'] }} {{ d.number + 1 }} {{ d.nested.list[1] }} {{ d.nested['list'] | join('|') }}
-{{ d.big }} {{ d.float }} {{ d.whole }} {{ d.tiny }} {{ d.negative }}
-{{ dict(a=1, b='c') }} {{ dict(a=1).a }} {{ range(3) | list }}
-{{ [1, 2].append(3) }}
-{{ d.update({'a': 1}) }}
-{{ ''.__class__ }}
-{{ 'x' | nothing }}
-{% include 'x' %}
-{{ 'é' | length }} {{ '日本語'[1] }} {{ '😀x'[1] }} {{ 'ß'.upper() }} {{ 'İ'.lower() | length }}
-{{ '\\u00e9' }} {{ '\\x41' }} {{ "\\"" }} {{ '\\'' }} {{ 'a' 'b' }}
-{{ 1_000 }} {{ 0x10 }} {{ 1.5e3 }}
-{{ (messages | first)['content'] }} {{ (messages | map(attribute='content') | list)[1] }} {{ messages | groupby('role') | length }}
-{{ [[1, 2], [3, 4]] | map('first') | list }} {{ [{'a': {'b': 1}}] | map(attribute='a.b') | list }} {{ [{'a': 1}, {}] | map(attribute='a', default=0) | list }}
-{{ 'a' if x is defined else 'b' if messages else 'c' }} {{ -2 ** 2 }} {{ not true == false }} {{ 1 < 2 < 3 }}
+PROBES = (TEMPLATES[0].parents[1] / "probes.txt").read_text(encoding="utf-8").split("\n")[:-1]
+# Where the engine is known to differ, so that a change is noticed. It refuses:
+REFUSED = r"""
+{{ '{!r}'.format('a') }}
+{{ '{:.1%}'.format(0.256) }}
+{% macro m(a) %}{{ varargs }}{% endmacro %}{{ m(1, 2) }}
+{% macro m(a) %}{{ kwargs }}{% endmacro %}{{ m(1, b=2) }}
+{{ {'b': 1, 'a': 2} | dictsort(false, 'value') }}
+{{ 'a  b' | wordwrap(2) }}
+{{ '<a>' | forceescape }}
+{{ '<b>x</b> y' | striptags }}
+{{ 'a b' | urlencode }}
+{{ 1234567 | filesizeformat }}
+{{ 'ab'.encode() }}
+{{ 'a b'.isprintable() }}
+{{ ''.format_map({}) }}
+{{ cycler('a', 'b').next() }}
+{% set j = joiner(', ') %}{% for x in [1, 2] %}{{ j() }}{{ x }}{% endfor %}
+{{ +5 }}
+{% block content %}in block{% endblock %}
 """.strip("\n").split("\n")
-# What differs, so that a change is noticed: printf with %, macros' varargs, range's repr, for over none, center.
-DIFFERENT = [
-    "{{ '%s' % 'a' }}",
-    "{% macro m(a) %}{{ varargs }}{% endmacro %}{{ m(1, 2) }}",
-    "{{ range(2) }}",
-    "{{ 'x' | center(5) }}",
-    "{% for x in none %}{% endfor %}",
-]
+# It renders what Python refuses:
+RENDERED = r"""
+{{ messages | map(attribute='role') | tojson }}
+{{ d.items() | tojson }}
+{{ range(3) | tojson }}
+{{ namespace(a=1) | tojson }}
+{{ 'a' < 1 }}
+{{ none < 1 }}
+{{ undefined_x > 1 }}
+{{ 1 in 'abc' }}
+{{ 'a'.join([1, 2]) }}
+{{ [3, 'a'] | sort }}
+""".strip("\n").split("\n")
+# It renders another text:
+DIFFERENT = r"""
+{{ range(2) }}
+{{ {'a': 1}.items() }}
+{% macro m(a, b=a) %}{{ b }}{% endmacro %}{{ m(1) }}
+{% for x in [] %}{% else %}{% set y = 1 %}{% endfor %}{{ y is defined }}
+{% autoescape true %}{{ '<' }}{% endautoescape %}
+{{ d | attr('text') }}
+{{ (messages | map(attribute='role')) is sequence }}
+{{ '五'.isnumeric() }} {{ 'ⓐ'.isalpha() }} {{ 'ा'.isalpha() }}
+{{ '\N{BULLET}' }}
+""".strip("\n").split("\n")
 
 CONTEXT = json.dumps({
     "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho <é>"}],
@@ -248,10 +246,34 @@ CONTEXT = json.dumps({
 @pytest.mark.parametrize("index", range(len(PROBES)))
 def test_features(tmp_path, index):
     source = PROBES[index]
-    check(tmp_path, source, CONTEXT)
+    check(tmp_path, source, {"probe": CONTEXT})
 
 
-@pytest.mark.xfail(strict=True, reason="minijinja differs")
-@pytest.mark.parametrize("index", range(len(DIFFERENT)))
+@pytest.mark.parametrize("index", range(len(REFUSED + RENDERED + DIFFERENT)))
 def test_known_differences(tmp_path, index):
-    check(tmp_path, DIFFERENT[index], CONTEXT)
+    source = (REFUSED + RENDERED + DIFFERENT)[index]
+    wanted, got = python_render(source, CONTEXT), quire_render(tmp_path, source, [CONTEXT])[0]
+    kinds = (isinstance(wanted, str), isinstance(got, str))
+    assert kinds == ((True, False) if source in REFUSED else (False, True) if source in RENDERED else (True, True))
+    assert wanted != got
+
+
+HOSTILE = [
+    "{{ " + "(" * 240 + "'a' ~ 'b'" + ")" * 240 + " }}", "{{ " + "(" * 499 + " }}", "{{ 'a'" + " ~ 'b'" * 498 + " }}",
+    "{{ 'a'" + " % 'b'" * 498 + " }}", "{{ " + "[" * 300 + "1 % 2" + "]" * 300 + " }}", "{% for x in " + "(" * 90 + "[1]" + ")" * 90 + " %}{% endfor %}",
+    "{{ 'a' ~ }}", "{{ ~ }}", "{{ % }}", "{{ 'a", "{% for %}{% endfor %}", "{% for x in %}{% endfor %}", "{% for x in ) %}{% endfor %}",
+    "{% for in in in %}{% endfor %}", "{% raw %}{{ a ~ b", "{% raw %}{% for x in none %}{{ 'a' ~ 1e20 }}{% endraw %}x", "{%", "{%-%}", "{{-}}", "{{--}}",
+    "{{ 'a' ~ ')' }}", "{{ '\\U0001F6' ~ '\\", "{{ '%9999s' % 'a' }}", "{{ '%*d' % (99999999, 1) }}", "{{ '%(' % {} }}", "{{ '%' % () }}",
+    "{{ '%s%s' % 'a' }}", "{{ '%s' % ('a', 'b') }}", "{{ 'x'.center(10 ** 12) }}", "{{ 'x' | indent(10 ** 12) | length }}", "{{ 'a\\tb'.expandtabs(10 ** 12) }}",
+    "{% for x in range(10 ** 9) %}{% endfor %}", "{{ ['x'] * 10 ** 9 | join('y' * 1000) }}",
+]
+
+
+@pytest.mark.parametrize("index", range(len(HOSTILE)))
+def test_hostile_sources(tmp_path, index):
+    """Each is rendered as Python does, or refused in a moment with a sentence; never a crash."""
+    answer = quire_render(tmp_path, HOSTILE[index], [CONTEXT])[0]
+    if isinstance(answer, str):
+        assert answer == python_render(HOSTILE[index], CONTEXT)
+    else:
+        assert "template" in str(answer)

@@ -1,6 +1,8 @@
 //! The C ABI of textshim.h. Every entry catches panics; no panic and no exception crosses into C.
 
 mod python;
+mod rewrite;
+mod strings;
 mod template;
 
 use std::ffi::{c_char, c_int, c_void};

@@ -1,13 +1,15 @@
-//! Where a chat template sees that Jinja is Python: how values print, json.dumps, and methods of str that
-//! minijinja-contrib's pycompat does not have. After the Python 3 library reference ("Built-in Types",
-//! "json").
+//! Where a chat template sees that Jinja is Python: how values print, json.dumps, filters and tests. After the
+//! Python 3 library reference ("Built-in Types", "json") and Jinja's "List of Builtin Filters".
 
 use std::fmt::Write;
 
 use minijinja::filters;
-use minijinja::value::{from_args, Kwargs, Tuple, ValueKind};
-use minijinja::{Error, ErrorKind, Output, State, Value};
+use minijinja::formatting::{self, FormatStyle};
+use minijinja::value::{from_args, Kwargs, Rest, ValueKind, ValueOrKwargs};
+use minijinja::{functions, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat;
+
+use crate::strings;
 
 /// A value's nesting that is still written out; deeper ones are made by templates only to break things.
 const DEPTH_MAX: usize = 128;
@@ -16,8 +18,13 @@ fn too_deep() -> Error {
     Error::new(ErrorKind::InvalidOperation, "value is nested too deeply")
 }
 
-fn invalid(text: impl Into<String>) -> Error {
+pub fn invalid(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidOperation, text.into())
+}
+
+/// What str.strip and str.split take for space.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
 /// repr() of a float: the shortest digits that read back the same, an exponent below 1e-4 and from 1e16.
@@ -127,21 +134,25 @@ fn write_string_repr(out: &mut String, text: &str) {
     out.push(quote);
 }
 
+/// str(value) as a Rust string.
+pub fn text_of(value: &Value) -> Result<String, Error> {
+    let mut text = String::new();
+    write_str(&mut text, value)?;
+    Ok(text)
+}
+
 pub fn print(out: &mut Output, value: &Value) -> Result<(), Error> {
     if let Some(text) = value.as_str() {
         return out.write_str(text).map_err(Error::from);
     }
-    let mut text = String::new();
-    write_str(&mut text, value)?;
-    out.write_str(&text).map_err(Error::from)
+    out.write_str(&text_of(value)?).map_err(Error::from)
 }
 
 pub fn string(state: &State, value: &Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::String {
         return Ok(value.clone());
     }
-    let mut text = String::new();
-    write_str(&mut text, value)?;
+    let text = text_of(value)?;
     state.consume_fuel(text.len() as u64 / 16)?;
     Ok(Value::from(text))
 }
@@ -324,6 +335,242 @@ pub fn tojson(
     Ok(Value::from(dumper.out))
 }
 
+/// What a `for` goes over. None is refused, as in Python; the characters of a text become a list, so that
+/// loop.last is known.
+pub fn iterate(state: &State, value: Value) -> Result<Value, Error> {
+    if value.is_none() {
+        return Err(invalid("'NoneType' object is not iterable"));
+    }
+    let Some(text) = value.as_str() else {
+        return Ok(value);
+    };
+    state.consume_fuel(text.len() as u64 / 16)?;
+    Ok(text.chars().map(Value::from).collect())
+}
+
+/// `left % right` where `left` begins with quoted text.
+pub fn percent(left: &Value, right: Value) -> Result<Value, Error> {
+    let Some(format) = left.as_str() else {
+        let (left, right) = (i64::try_from(left.clone())?, i64::try_from(right)?);
+        let rest = left.checked_rem(right).ok_or_else(|| invalid("integer modulo by zero"))?;
+        return Ok(Value::from(if rest != 0 && (rest < 0) != (right < 0) {
+            rest + right
+        } else {
+            rest
+        }));
+    };
+    if right.is_tuple() {
+        let values: Vec<Value> = right.try_iter()?.collect();
+        return printf(format, &values, None);
+    }
+    let names = (right.kind() == ValueKind::Map).then(|| right.clone());
+    printf(format, &[right], names)
+}
+
+pub fn format(format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
+    let (values, options): (&[Value], Kwargs) = from_args(&args)?;
+    let names: Vec<(String, Value)> = options
+        .args()
+        .map(|name| Ok((name.to_string(), options.get::<Value>(name)?)))
+        .collect::<Result<_, Error>>()?;
+    let names = (!names.is_empty()).then(|| names.into_iter().collect::<Kwargs>().into());
+    printf(&text_of(format)?, values, names)
+}
+
+/// Python's `format % values`: every conversion of its own, then minijinja for the spelling.
+fn printf(format: &str, values: &[Value], names: Option<Value>) -> Result<Value, Error> {
+    let too_few = || invalid("not enough arguments for format string");
+    let mut values = values.iter();
+    let (mut plain, mut chosen) = (String::new(), Vec::new());
+    let mut rest = format;
+    while let Some(at) = rest.find('%') {
+        plain.push_str(&rest[..=at]);
+        rest = &rest[at + 1..];
+        let mut value = None;
+        if let (Some(name), Some(names)) = (rest.strip_prefix('('), &names) {
+            let (name, after) =
+                name.split_once(')').ok_or_else(|| invalid("incomplete format key"))?;
+            value = Some(names.get_attr(name)?);
+            rest = after;
+        }
+        let end = rest
+            .find(|c: char| !"#0- +*.123456789".contains(c))
+            .ok_or_else(|| invalid("incomplete format"))?;
+        let (spec, after) = rest.split_at(end);
+        let mut kind = after.chars().next().unwrap_or(' ');
+        rest = &after[kind.len_utf8()..];
+        if spec.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 3) {
+            return Err(invalid("a width of more than 999"));
+        }
+        for _ in spec.matches('*') {
+            chosen.push(values.next().ok_or_else(too_few)?.clone());
+        }
+        if kind != '%' {
+            let value = match value {
+                Some(value) => value,
+                None => values.next().ok_or_else(too_few)?.clone(),
+            };
+            chosen.push(match kind {
+                's' => Value::from(text_of(&value)?),
+                'r' | 'a' => {
+                    let mut text = String::new();
+                    write_repr(&mut text, &value, 0)?;
+                    kind = 's';
+                    Value::from(text)
+                }
+                _ if value.kind() == ValueKind::Bool => Value::from(u8::from(value.is_true())),
+                _ => value,
+            });
+        }
+        plain.push_str(spec);
+        plain.push(kind);
+    }
+    plain.push_str(rest);
+    if names.is_none() && values.next().is_some() {
+        return Err(invalid("not all arguments converted during string formatting"));
+    }
+    formatting::format(FormatStyle::Printf, &plain, &chosen).map(Value::from)
+}
+
+pub fn join(
+    state: &mut State,
+    values: &Value,
+    separator: Option<Value>,
+    attribute: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let separator = match separator.or(options.get("d")?) {
+        Some(separator) => text_of(&separator)?,
+        None => String::new(),
+    };
+    let attribute = attribute.or(options.get("attribute")?).filter(|value| !value.is_none());
+    options.assert_all_used()?;
+    if values.is_none() {
+        return Err(invalid("'NoneType' object is not iterable"));
+    }
+    let mut out = String::new();
+    for (index, item) in values.try_iter()?.enumerate() {
+        if index > 0 {
+            out.push_str(&separator);
+        }
+        let text = match &attribute {
+            None => text_of(&item)?,
+            Some(path) => text_of(&attribute_of(item, path)?)?,
+        };
+        state.consume_fuel(1 + (separator.len() + text.len()) as u64 / 64)?;
+        out.push_str(&text);
+    }
+    Ok(Value::from(out))
+}
+
+/// Jinja's dotted path, whose numbers are indices.
+fn attribute_of(item: Value, path: &Value) -> Result<Value, Error> {
+    let Some(path) = path.as_str() else {
+        return item.get_item(path);
+    };
+    path.split('.').try_fold(item, |item, part| match part.parse::<usize>() {
+        Ok(index) => item.get_item_by_index(index),
+        Err(_) => item.get_attr(part),
+    })
+}
+
+pub fn default(
+    value: Value,
+    other: Option<Value>,
+    boolean: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let other = other.or(options.get("default_value")?).unwrap_or_else(|| Value::from(""));
+    let boolean = boolean.or(options.get("boolean")?).is_some_and(|value| value.is_true());
+    options.assert_all_used()?;
+    Ok(if value.is_undefined() || (boolean && !value.is_true()) { other } else { value })
+}
+
+pub fn trim(value: &Value, characters: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let characters = characters.or(options.get("chars")?).filter(|value| !value.is_none());
+    options.assert_all_used()?;
+    let text = text_of(value)?;
+    Ok(Value::from(strings::strip(&text, characters.as_ref().and_then(Value::as_str), true, true)))
+}
+
+pub fn center(state: &State, value: &Value, width: Option<Value>) -> Result<Value, Error> {
+    let width = width.unwrap_or_else(|| Value::from(80));
+    strings::justify(state, &text_of(value)?, "center", &[width])
+}
+
+pub fn indent(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
+    let (width, first, blank, options): (Option<Value>, Option<bool>, Option<bool>, Kwargs) =
+        from_args(&args)?;
+    let width = width.or(options.get("width")?).unwrap_or_else(|| Value::from(4));
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let space = match width.as_str() {
+        Some(text) => text.to_string(),
+        None => {
+            let count = i64::try_from(width)?.max(0) as u64;
+            state.consume_fuel(count / 16)?;
+            " ".repeat(count as usize)
+        }
+    };
+    // Jinja ends the text with one more line end first, so that an empty last line counts.
+    let text = text_of(value)? + "\n";
+    let lines = strings::lines(&text, false);
+    state.consume_fuel((lines.len() * (1 + space.len())) as u64 / 16)?;
+    let mut out = if first { space.clone() } else { String::new() };
+    for (index, line) in lines.iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+            if blank || !line.is_empty() {
+                out.push_str(&space);
+            }
+        }
+        out.push_str(line);
+    }
+    Ok(Value::from(out))
+}
+
+/// dict(mapping or pairs, name=value…).
+pub fn dict(value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let mut pairs = Vec::new();
+    match value {
+        None => {}
+        Some(value) if value.kind() == ValueKind::Map => {
+            for key in value.try_iter()? {
+                let item = value.get_item(&key)?;
+                pairs.push((key, item));
+            }
+        }
+        Some(value) => {
+            for pair in value.try_iter()? {
+                if pair.len() != Some(2) {
+                    return Err(invalid("dict() takes pairs"));
+                }
+                pairs.push((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?));
+            }
+        }
+    }
+    for name in options.args() {
+        pairs.push((Value::from(name), options.get(name)?));
+    }
+    Ok(Value::from_pairs(pairs))
+}
+
+pub fn namespace(value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    functions::namespace(Some(dict(value, options)?.into()))
+}
+
+/// What has a length and items by place or key; a text and a dict too, as in Python.
+pub fn is_sequence(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map => true,
+        ValueKind::Iterable => value.len().is_some(),
+        _ => false,
+    }
+}
+
 /// `int` and `float` as Jinja has them: what cannot be converted becomes the default.
 pub fn int(
     state: &State,
@@ -332,6 +579,9 @@ pub fn int(
     base: Option<u32>,
     options: Kwargs,
 ) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Err(ErrorKind::UndefinedError.into());
+    }
     let default = match default {
         Some(default) => default,
         None => options.get::<Option<Value>>("default")?.unwrap_or_else(|| Value::from(0)),
@@ -339,13 +589,16 @@ pub fn int(
     Ok(filters::int(state, value, Some(default.clone()), base, options).unwrap_or(default))
 }
 
-pub fn float(value: &Value, default: Option<Value>) -> Value {
+pub fn float(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    if value.is_undefined() {
+        return Err(ErrorKind::UndefinedError.into());
+    }
     let number = match value.kind() {
         ValueKind::String => value.as_str().and_then(|text| text.trim().parse::<f64>().ok()),
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
         _ => f64::try_from(value.clone()).ok(),
     };
-    number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from)
+    Ok(number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from))
 }
 
 pub fn truncate(
@@ -388,7 +641,7 @@ pub fn unknown_method(
     args: &[Value],
 ) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
-        if let Some(result) = str_method(state, text, method, args)? {
+        if let Some(result) = strings::method(state, text, method, args)? {
             return Ok(result);
         }
     }
@@ -400,118 +653,4 @@ pub fn unknown_method(
         };
     }
     pycompat::unknown_method_callback(state, value, method, args)
-}
-
-fn str_method(
-    state: &State,
-    text: &str,
-    method: &str,
-    args: &[Value],
-) -> Result<Option<Value>, Error> {
-    let result = match method {
-        "removeprefix" => {
-            let (prefix,): (&str,) = from_args(args)?;
-            Value::from(text.strip_prefix(prefix).unwrap_or(text))
-        }
-        "removesuffix" => {
-            let (suffix,): (&str,) = from_args(args)?;
-            Value::from(text.strip_suffix(suffix).unwrap_or(text))
-        }
-        "rsplit" => rsplit(text, args)?,
-        "partition" | "rpartition" => partition(text, method == "rpartition", args)?,
-        "ljust" | "rjust" | "center" => justify(state, text, method, args)?,
-        "zfill" => {
-            let (width,): (usize,) = from_args(args)?;
-            let missing = width.saturating_sub(text.chars().count());
-            state.consume_fuel(missing as u64)?;
-            let digits = text.trim_start_matches(['+', '-']);
-            let sign = if text.len() > digits.len() { &text[..1] } else { "" };
-            Value::from(format!("{sign}{}{}", "0".repeat(missing), &text[sign.len()..]))
-        }
-        "index" | "rindex" => {
-            let (what,): (&str,) = from_args(args)?;
-            let found = if method == "index" { text.find(what) } else { text.rfind(what) };
-            let offset = found.ok_or_else(|| invalid("substring not found"))?;
-            Value::from(text[..offset].chars().count())
-        }
-        "casefold" => {
-            let () = from_args(args)?;
-            Value::from(text.to_lowercase())
-        }
-        "swapcase" => {
-            let () = from_args(args)?;
-            let swap = |c: char| -> String {
-                if c.is_uppercase() {
-                    c.to_lowercase().collect()
-                } else {
-                    c.to_uppercase().collect()
-                }
-            };
-            Value::from(text.chars().map(swap).collect::<String>())
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(result))
-}
-
-fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (separator, limit): (Option<&str>, Option<i64>) = from_args(args)?;
-    let limit = match limit {
-        Some(count) if count >= 0 => count as usize,
-        _ => usize::MAX - 1,
-    };
-    let mut parts: Vec<&str> = match separator {
-        Some("") => return Err(invalid("empty separator")),
-        Some(separator) => text.rsplitn(limit + 1, separator).collect(),
-        None => {
-            let mut parts = Vec::new();
-            let mut rest = text.trim_end();
-            while !rest.is_empty() && parts.len() < limit {
-                match rest.char_indices().rev().find(|(_, c)| c.is_whitespace()) {
-                    Some((at, c)) => {
-                        parts.push(&rest[at + c.len_utf8()..]);
-                        rest = rest[..at].trim_end();
-                    }
-                    None => break,
-                }
-            }
-            if !rest.is_empty() {
-                parts.push(if parts.len() < limit { rest.trim_start() } else { rest });
-            }
-            parts
-        }
-    };
-    parts.reverse();
-    Ok(parts.into_iter().map(Value::from).collect())
-}
-
-fn partition(text: &str, last: bool, args: &[Value]) -> Result<Value, Error> {
-    let (separator,): (&str,) = from_args(args)?;
-    if separator.is_empty() {
-        return Err(invalid("empty separator"));
-    }
-    let found = if last { text.rfind(separator) } else { text.find(separator) };
-    let (head, middle, tail) = match found {
-        Some(at) => (&text[..at], separator, &text[at + separator.len()..]),
-        None if last => ("", "", text),
-        None => (text, "", ""),
-    };
-    Ok(Value::from(Tuple::from([Value::from(head), Value::from(middle), Value::from(tail)])))
-}
-
-fn justify(state: &State, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    let (width, fill): (usize, Option<&str>) = from_args(args)?;
-    let fill = fill.unwrap_or(" ");
-    if fill.chars().count() != 1 {
-        return Err(invalid("the fill character must be exactly one character long"));
-    }
-    let missing = width.saturating_sub(text.chars().count());
-    state.consume_fuel(missing as u64)?;
-    // CPython's str.center puts the odd one out on the left when the width is odd.
-    let left = match method {
-        "ljust" => 0,
-        "rjust" => missing,
-        _ => missing / 2 + (missing & width & 1),
-    };
-    Ok(Value::from(format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left))))
 }

@@ -11,16 +11,15 @@ use std::fmt;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Kwargs;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use crate::python;
+use crate::rewrite;
 
 pub type Clock = extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 const NAME: &str = "chat";
-/// Operators in one tag. Real templates stay below 50; compiling is quadratic in it.
-const OPERATORS_MAX: usize = 500;
-const WORDS_MAX: usize = 2000;
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -90,103 +89,6 @@ fn text_of<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, Failure> {
         .map_err(|_| Failure::new(FailureKind::Invalid, format!("{what} is not UTF-8")))
 }
 
-/// Checks the tags' sizes and turns transformers' `{% generation %}` marks, which only matter for training,
-/// into a block without effect on text or white space.
-fn prepare(source: &str) -> Result<String, Failure> {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find('{') {
-        let (before, tag) = rest.split_at(start);
-        out.push_str(before);
-        let close = match tag.as_bytes().get(1) {
-            Some(b'%') => "%}",
-            Some(b'{') => "}}",
-            Some(b'#') => "#}",
-            _ => {
-                out.push('{');
-                rest = &tag[1..];
-                continue;
-            }
-        };
-        let length = tag_length(tag, close);
-        let (whole, after) = tag.split_at(length);
-        if close == "#}" {
-            out.push_str(whole);
-        } else {
-            check_operators(whole)?;
-            out.push_str(&without_generation(whole));
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    Ok(out)
-}
-
-/// Bytes from the opening mark to behind the closing one, or all that is left. Quoted text is skipped.
-fn tag_length(tag: &str, close: &str) -> usize {
-    let bytes = tag.as_bytes();
-    let mut quote = 0u8;
-    let mut i = 2;
-    while i < bytes.len() {
-        let byte = bytes[i];
-        if close != "#}" && quote != 0 {
-            match byte {
-                b'\\' => i += 1,
-                _ if byte == quote => quote = 0,
-                _ => {}
-            }
-        } else if bytes[i..].starts_with(close.as_bytes()) {
-            return i + 2;
-        } else if byte == b'\'' || byte == b'"' {
-            quote = byte;
-        }
-        i += 1;
-    }
-    bytes.len()
-}
-
-/// Counts operators, and words by the space between them, outside quoted text.
-fn check_operators(tag: &str) -> Result<(), Failure> {
-    let mut quote = 0u8;
-    let mut operators = 0;
-    let mut words = 0;
-    let mut before = 0u8;
-    let mut bytes = tag.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'\\' if quote != 0 => {
-                bytes.next();
-            }
-            _ if quote != 0 => {
-                if byte == quote {
-                    quote = 0;
-                }
-            }
-            b'\'' | b'"' => quote = byte,
-            _ if byte.is_ascii_whitespace() => {
-                words += usize::from(!before.is_ascii_whitespace());
-            }
-            _ => operators += usize::from(b"~+-*/%([{.|<>=".contains(&byte)),
-        }
-        before = byte;
-    }
-    if operators > OPERATORS_MAX || words > WORDS_MAX {
-        return Err(Failure::new(FailureKind::Invalid, "an expression is too long"));
-    }
-    Ok(())
-}
-
-fn without_generation(tag: &str) -> String {
-    let Some(inner) = tag.strip_prefix("{%").and_then(|text| text.strip_suffix("%}")) else {
-        return tag.to_string();
-    };
-    match inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+') {
-        "generation" => tag.replacen("generation", "if true", 1),
-        "endgeneration" => tag.replacen("endgeneration", "endif", 1),
-        _ => tag.to_string(),
-    }
-}
-
 fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'static>, Failure> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
@@ -194,24 +96,45 @@ fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'st
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(python::unknown_method);
     environment.set_formatter(|out, _, value| python::print(out, value));
+    add_filters(&mut environment);
+    environment.add_test("iterable", python::is_iterable);
+    environment.add_test("callable", python::is_callable);
+    environment.add_test("sequence", python::is_sequence);
+    environment.add_function("dict", python::dict);
+    environment.add_function("namespace", python::namespace);
+    environment.remove_global("debug");
+    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
+        let message = python::text_of(message)?;
+        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+    });
+    environment.add_function("strftime_now", move |format: Option<&str>, options: Kwargs| {
+        let format = format.map_or_else(|| options.get("format"), Ok)?;
+        options.assert_all_used()?;
+        strftime(clock, format)
+    });
+    environment.add_global("bos_token", Value::from(bos));
+    environment.add_global("eos_token", Value::from(eos));
+    Ok(environment)
+}
+
+fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("tojson", python::tojson);
     environment.add_filter("string", python::string);
     environment.add_filter("int", python::int);
     environment.add_filter("float", python::float);
     environment.add_filter("truncate", python::truncate);
     environment.add_filter("wordcount", python::wordcount);
-    environment.add_test("iterable", python::is_iterable);
-    environment.add_test("callable", python::is_callable);
-    environment.remove_global("debug");
-    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        let message = message.to_string();
-        Err(Error::new(ErrorKind::InvalidOperation, message.clone())
-            .with_source(Raised(message)))
-    });
-    environment.add_function("strftime_now", move |format: &str| strftime(clock, format));
-    environment.add_global("bos_token", Value::from(bos));
-    environment.add_global("eos_token", Value::from(eos));
-    Ok(environment)
+    environment.add_filter("join", python::join);
+    environment.add_filter("default", python::default);
+    environment.add_filter("d", python::default);
+    environment.add_filter("trim", python::trim);
+    environment.add_filter("indent", python::indent);
+    environment.add_filter("center", python::center);
+    environment.add_filter("format", python::format);
+    // What `rewrite` writes.
+    environment.add_filter("_iterate", python::iterate);
+    environment.add_filter("_text", python::string);
+    environment.add_filter("_printf", python::percent);
 }
 
 fn strftime(clock: Clock, format: &str) -> Result<String, Error> {
@@ -229,7 +152,8 @@ impl ChatTemplate {
         eos: &[u8],
         clock: Clock,
     ) -> Result<ChatTemplate, Failure> {
-        let source = prepare(text_of(source, "the template")?)?;
+        let source = rewrite::prepare(text_of(source, "the template")?)
+            .map_err(|sentence| Failure::new(FailureKind::Invalid, sentence))?;
         let bos = text_of(bos, "the bos text")?;
         let eos = text_of(eos, "the eos text")?;
         let mut environment = environment_new(bos, eos, clock)?;
