@@ -27,7 +27,7 @@
 
 #define TILE_ROWS_MAX 64u   /* activations of a tile stay within a core's second-level cache */
 #define TILE_ROWS_AIM 56u   /* unpacking weights for a tile costs 3 % more at 32 rows */
-#define ALONE_ROWS_MAX 4u   /* up to here a thread quantizes for itself instead of sharing */
+#define ALONE_ROWS_MAX 8u   /* up to here a thread quantizes for itself instead of sharing */
 #define ITEMS_PER_THREAD 8u /* items a matrix is cut into: evens out threads of unequal speed */
 
 /* Parts of a step whose time is measured. */
