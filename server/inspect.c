@@ -1,14 +1,14 @@
 /*
- * `quire inspect`: see inspect.h. The JSON is written by hand, since its only user here is this one
- * flat description; strings of the file go through write_json_string, and names through write_name.
+ * `quire inspect`: see inspect.h. The JSON is written by hand, since it is one flat description;
+ * strings of the file go through print_json_string, and names through print_name.
  */
 #include "server/inspect.h"
 
 #include "base/bytes.h"
-#include "base/utf8.h"
 #include "engine/model/gguf.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
+#include "server/print.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,46 +43,6 @@ static uint64_t token_kv_bytes(const struct model_config *config)
 static uint64_t tensor_values(const struct gguf_tensor *tensor)
 {
     return tensor->dims[0] * tensor->dims[1] * tensor->dims[2] * tensor->dims[3];
-}
-
-/* UTF-8 as it is; what is no text or would move a terminal's cursor as '?'. */
-static void write_name(struct buffer *out, const char *text, size_t length)
-{
-    for (size_t i = 0; i < length;) {
-        uint32_t code_point = 0;
-        int taken = utf8_decode(text + i, length - i, &code_point);
-        bool plain = taken > 0 && code_point >= 0x20 && (code_point < 0x7f || code_point >= 0xa0);
-        size_t size = taken > 0 ? (size_t)taken : taken < 0 ? (size_t)-taken : length - i;
-        buffer_append(out, plain ? text + i : "?", plain ? size : 1);
-        i += size;
-    }
-}
-
-static void write_json_string(struct buffer *out, const char *text, size_t length)
-{
-    buffer_append_text(out, "\"");
-    for (size_t i = 0; i < length;) {
-        uint32_t code_point = 0;
-        int taken = utf8_decode(text + i, length - i, &code_point);
-        if (taken <= 0) {
-            buffer_append_text(out, "\\ufffd");
-            i += taken < 0 ? (size_t)-taken : length - i;
-            continue;
-        }
-        if (code_point == '"' || code_point == '\\')
-            buffer_appendf(out, "\\%c", (int)code_point);
-        else if (code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0))
-            buffer_appendf(out, "\\u%04x", (unsigned)code_point);
-        else
-            buffer_append(out, text + i, (size_t)taken);
-        i += (size_t)taken;
-    }
-    buffer_append_text(out, "\"");
-}
-
-static void write_json_text(struct buffer *out, const char *text)
-{
-    write_json_string(out, text, strlen(text));
 }
 
 static uint32_t control_count(const struct tokenizer *tokenizer)
@@ -121,14 +81,14 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
     const struct model_config *config = &inspection->config;
     if (!inspection->served) {
         buffer_append_text(out, "\nThis server cannot serve it: ");
-        write_name(out, inspection->refusal.message, strlen(inspection->refusal.message));
+        print_name(out, inspection->refusal.message, strlen(inspection->refusal.message));
         buffer_append_text(out, "\n");
         return;
     }
     buffer_append_text(out, "\nModel: ");
-    write_name(out, config->name, strlen(config->name));
+    print_name(out, config->name, strlen(config->name));
     buffer_append_text(out, " (");
-    write_name(out, config->architecture, strlen(config->architecture));
+    print_name(out, config->architecture, strlen(config->architecture));
     buffer_appendf(
         out,
         ")\n  parameters %.1f million, layers %" PRIu32 ", width %" PRIu32 ", feed-forward %" PRIu32
@@ -153,7 +113,7 @@ static void write_tokenizer(const struct inspection *inspection, struct buffer *
     const struct tokenizer *tokenizer = inspection->tokenizer;
     if (tokenizer == NULL) {
         buffer_append_text(out, "\nTokenizer: ");
-        write_name(out, inspection->tokenizer_refusal.message,
+        print_name(out, inspection->tokenizer_refusal.message,
                    strlen(inspection->tokenizer_refusal.message));
         buffer_append_text(out, "\n");
         return;
@@ -167,7 +127,7 @@ static void write_tokenizer(const struct inspection *inspection, struct buffer *
         size_t length;
         const char *text = tokenizer_text(tokenizer, id, &length);
         buffer_appendf(out, "  %" PRIu32 " ", id);
-        write_name(out, text, length);
+        print_name(out, text, length);
         buffer_appendf(out, "%s%s%s\n", bos ? " begins texts" : "",
                        bos && !tokenizer_adds_bos(tokenizer) ? " (not added)" : "",
                        end ? " ends answers" : "");
@@ -183,7 +143,7 @@ static void write_metadata(const struct gguf *gguf, struct buffer *out)
         char value[VALUE_LIMIT];
         gguf_format_value(gguf, i, value, sizeof value);
         buffer_append_text(out, "  ");
-        write_name(out, key.text, key.length);
+        print_name(out, key.text, key.length);
         buffer_appendf(out, " = %s\n", value);
     }
 }
@@ -197,7 +157,7 @@ static void write_tensors(const struct gguf *gguf, struct buffer *out)
         const struct gguf_tensor *tensor = gguf_tensor(gguf, i);
         size_t before = out->length;
         buffer_append_text(out, "  ");
-        write_name(out, tensor->name.text, tensor->name.length);
+        print_name(out, tensor->name.text, tensor->name.length);
         size_t width = out->length - before;
         char bytes[24];
         buffer_appendf(out, "%*s %-8s %12s  [", (int)(width < 36 ? 36 - width : 0), "",
@@ -223,7 +183,7 @@ static void write_tensors(const struct gguf *gguf, struct buffer *out)
 static void write_text(const struct inspection *inspection, struct buffer *out)
 {
     char bytes[24];
-    write_name(out, inspection->path, strlen(inspection->path));
+    print_name(out, inspection->path, strlen(inspection->path));
     buffer_appendf(out, ": GGUF version %" PRIu32 ", %s\n", gguf_version(inspection->gguf),
                    bytes_format(gguf_file_bytes(inspection->gguf), bytes));
     write_model(inspection, out);
@@ -239,13 +199,13 @@ static void write_json_model(const struct inspection *inspection, struct buffer 
     const struct model_config *config = &inspection->config;
     if (!inspection->served) {
         buffer_append_text(out, ",\"model\":null,\"refused\":");
-        write_json_text(out, inspection->refusal.message);
+        print_json_text(out, inspection->refusal.message);
         return;
     }
     buffer_append_text(out, ",\"model\":{\"name\":");
-    write_json_text(out, config->name);
+    print_json_text(out, config->name);
     buffer_append_text(out, ",\"architecture\":");
-    write_json_text(out, config->architecture);
+    print_json_text(out, config->architecture);
     buffer_appendf(out,
                    ",\"parameters\":%" PRIu64 ",\"layers\":%" PRIu32 ",\"embedding\":%" PRIu32
                    ",\"feed_forward\":%" PRIu32 ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32
@@ -275,7 +235,7 @@ static void write_json_tokenizer(const struct inspection *inspection, struct buf
     const struct tokenizer *tokenizer = inspection->tokenizer;
     if (tokenizer == NULL) {
         buffer_append_text(out, ",\"tokenizer\":null,\"tokenizer_refused\":");
-        write_json_text(out, inspection->tokenizer_refusal.message);
+        print_json_text(out, inspection->tokenizer_refusal.message);
         return;
     }
     buffer_appendf(out, ",\"tokenizer\":{\"tokens\":%" PRIu32 ",\"control_tokens\":%" PRIu32,
@@ -306,7 +266,7 @@ static void write_json_elements(const struct gguf *gguf, const char *key, enum g
         if (i > 0)
             buffer_append_text(out, ",");
         if (element == GGUF_STRING && gguf_array_next_string(gguf, key, &cursor, &text))
-            write_json_string(out, text.text, text.length);
+            print_json_string(out, text.text, text.length);
         else if (are_integers)
             buffer_appendf(out, "%" PRId32, integers[i]);
         else if (floats[i] - floats[i] == 0)
@@ -327,7 +287,7 @@ static void write_json_value(const struct gguf *gguf, uint32_t index, const char
     uint64_t count;
     char value[64];
     if (type == GGUF_STRING && gguf_get_string(gguf, key, &text, &error) == STATUS_OK) {
-        write_json_string(out, text.text, text.length);
+        print_json_string(out, text.text, text.length);
     } else if (type == GGUF_ARRAY &&
                gguf_array_count(gguf, key, &element, &count, &error) == STATUS_OK) {
         buffer_appendf(out, "{\"count\":%" PRIu64, count);
@@ -357,7 +317,7 @@ static void write_json_metadata(const struct gguf *gguf, struct buffer *out)
         key[name.length] = '\0';
         if (i > 0)
             buffer_append_text(out, ",");
-        write_json_string(out, key, name.length);
+        print_json_string(out, key, name.length);
         buffer_append_text(out, ":");
         write_json_value(gguf, i, key, out);
         free(key);
@@ -373,7 +333,7 @@ static void write_json_tensors(const struct gguf *gguf, struct buffer *out)
     for (uint32_t i = 0; i < gguf_tensor_count(gguf); ++i) {
         const struct gguf_tensor *tensor = gguf_tensor(gguf, i);
         buffer_append_text(out, i > 0 ? ",{\"name\":" : "{\"name\":");
-        write_json_string(out, tensor->name.text, tensor->name.length);
+        print_json_string(out, tensor->name.text, tensor->name.length);
         buffer_appendf(out, ",\"type\":\"%s\",\"shape\":[", format_info(tensor->format)->name);
         for (uint32_t d = 0; d < tensor->dim_count; ++d)
             buffer_appendf(out, d > 0 ? ",%" PRIu64 : "%" PRIu64, tensor->dims[d]);
@@ -398,7 +358,7 @@ static void write_json_tensors(const struct gguf *gguf, struct buffer *out)
 static void write_json(const struct inspection *inspection, struct buffer *out)
 {
     buffer_append_text(out, "{\"file\":");
-    write_json_text(out, inspection->path);
+    print_json_text(out, inspection->path);
     buffer_appendf(out, ",\"gguf_version\":%" PRIu32 ",\"file_bytes\":%" PRIu64,
                    gguf_version(inspection->gguf), gguf_file_bytes(inspection->gguf));
     write_json_model(inspection, out);

@@ -21,6 +21,8 @@
 
 extern char **environ;
 
+#define VOCABULARY_DEFAULT (128u << 10) /* of a model of numbers: today's have 32k to 256k */
+
 enum kind {
     KIND_TEXT,   /* const char * */
     KIND_TEXTS,  /* repeatable: const char *[most], its count at count_offset */
@@ -42,6 +44,7 @@ enum kind {
 #define ON_PROVE (1u << COMMAND_PROVE)
 #define ON_PERPLEXITY (1u << COMMAND_PERPLEXITY)
 #define ON_BENCH (1u << COMMAND_BENCH)
+#define ON_PLAN (1u << COMMAND_PLAN)
 #define ON_ENGINE (ON_SERVE | ON_RUN)
 #define ON_WORKBENCH (ON_PROVE | ON_PERPLEXITY | ON_BENCH)
 #define ON_COMPUTE (ON_ENGINE | ON_WORKBENCH)
@@ -63,44 +66,46 @@ struct spec {
 #define FIELD(field) offsetof(struct options, field)
 
 static const struct spec specs[] = {
-    {"model", 'm', "FILE", ON_COMPUTE | ON_INSPECT, KIND_TEXT, FIELD(model_path), .group = "Model",
-     .help = "the GGUF file (the first part of a split one)"},
+    {"model", 'm', "FILE", ON_COMPUTE | ON_INSPECT | ON_PLAN, KIND_TEXT, FIELD(model_path),
+     .group = "Model", .help = "the GGUF file (the first part of a split one)"},
     {"served-model-name", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(served_model_names),
      .most = OPTIONS_MODEL_NAMES_MAX, .count_offset = FIELD(served_model_name_count),
      .help = "what clients call the model; may be given several times (the file's own name)"},
     {"chat-template-file", 0, "FILE", ON_ENGINE, KIND_TEXT, FIELD(chat_template_file),
      .help = "a Jinja chat template instead of the model file's"},
 
-    {"memory", 0, "BYTES", ON_COMPUTE, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
+    {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
      .help = "everything the process may hold: 512MiB, 2GiB … (the container's limit, else most of "
              "the machine's memory)"},
-    {"context", 'c', "TOKENS", ON_ENGINE, KIND_COUNT, FIELD(context), 1, 1 << 24,
+    {"context", 'c', "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(context), 1, 1 << 24,
      .help = "longest sequence, prompt and answer together (the model's)"},
-    {"page-size", 0, "TOKENS", ON_COMPUTE, KIND_COUNT, FIELD(page_size), 8, 64,
+    {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(page_size), 8, 64,
      .help = "tokens of one KV page: 8, 16, 32 or 64 (16)"},
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
      .help = "do not keep computed prompts for later requests that begin alike"},
 
-    {"threads", 't', "COUNT", ON_COMPUTE, KIND_COUNT, FIELD(threads), 1, 1024, .group = "Computing",
-     .help = "compute threads (the cores that this process may use)"},
-    {"max-seqs", 0, "COUNT", ON_ENGINE, KIND_COUNT, FIELD(max_seqs), 1, 4096,
+    {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(threads), 1, 1024,
+     .group = "Computing", .help = "compute threads (the cores that this process may use)"},
+    {"max-seqs", 0, "COUNT", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_seqs), 1, 4096,
      .help = "sequences computed together (128)"},
-    {"max-batch-tokens", 0, "TOKENS", ON_ENGINE, KIND_COUNT, FIELD(max_batch_tokens), 1, 65536,
+    {"max-batch-tokens", 0, "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_batch_tokens), 1,
+     65536,
      .help = "most tokens of one step; longer prompts are computed in pieces (up to 512, as the "
              "memory allows)"},
-    {"kernels", 0, "NAME", ON_COMPUTE, KIND_TEXT, FIELD(kernels),
+    {"kernels", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(kernels),
      .choices = "auto|scalar|avx2|avx512",
      .help = "auto, scalar, avx2 or avx512; all give the same bytes (auto)"},
-    {"backend", 0, "NAME", ON_COMPUTE, KIND_TEXT, FIELD(backend), .choices = "quantized|openblas",
+    {"backend", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(backend),
+     .choices = "quantized|openblas",
      .help = "quantized, or openblas: the float reference, slow and large (quantized)"},
 
     {"host", 0, "ADDRESS", ON_SERVE | ON_HEALTH, KIND_TEXT, FIELD(host), .group = "HTTP",
      .help = "address to listen on; 0.0.0.0 for all (127.0.0.1)"},
     {"port", 'p', "PORT", ON_SERVE | ON_HEALTH, KIND_PORT, FIELD(port), 0, 65535,
      .help = "port; 0 takes any free one and prints it (8080)"},
-    {"max-connections", 0, "COUNT", ON_SERVE, KIND_COUNT, FIELD(max_connections), 4, 100000,
-     .help = "open connections; more are answered 503 (up to 1024, as the memory allows)"},
-    {"max-queue", 0, "COUNT", ON_SERVE, KIND_COUNT, FIELD(max_queue), 1, 1 << 20,
+    {"max-connections", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, FIELD(max_connections), 4,
+     100000, .help = "open connections; more are answered 503 (up to 1024, as the memory allows)"},
+    {"max-queue", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, FIELD(max_queue), 1, 1 << 20,
      .help = "requests that may wait for a place; more are answered 429 (1024)"},
     {"drain-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(drain_seconds), 0, 86400,
      .help = "how long running answers may go on after SIGTERM (30)"},
@@ -116,9 +121,9 @@ static const struct spec specs[] = {
      .help = "web pages that may call this server, e.g. https://app.example; * for all; may be "
              "given several times (none)"},
 
-    {"log-format", 0, "FORMAT", ON_COMPUTE, KIND_FORMAT, FIELD(log_format), .group = "Logging",
-     .help = "text or json, on standard error (text)"},
-    {"log-level", 0, "LEVEL", ON_COMPUTE, KIND_LEVEL, FIELD(log_level),
+    {"log-format", 0, "FORMAT", ON_COMPUTE | ON_PLAN, KIND_FORMAT, FIELD(log_format),
+     .group = "Logging", .help = "text or json, on standard error (text)"},
+    {"log-level", 0, "LEVEL", ON_COMPUTE | ON_PLAN, KIND_LEVEL, FIELD(log_level),
      .help = "debug, info, warn or error (info; warn for all but `quire serve`)"},
 
     {"max-tokens", 'n', "TOKENS", ON_RUN, KIND_COUNT, FIELD(run_max_tokens), 1, 1 << 24,
@@ -153,9 +158,40 @@ static const struct spec specs[] = {
     {"batch-max", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_batch), 1, 1024,
      .help = "most sequences decoded side by side (32)"},
 
+    {"users", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(plan_users), 1, 4096, .group = "Question",
+     .help = "who have a sequence of --context tokens at the same time (how many fit?)"},
+    {"kv-type", 0, "TYPE", ON_PLAN, KIND_TEXT, FIELD(plan_kv_type),
+     .choices = "f32|f16|bf16|q8_0|q4_0",
+     .help = "what keys and values are kept in: f32, f16, bf16, q8_0 or q4_0; served is f16 (f16)"},
+    {"no-measure", 0, NULL, ON_PLAN, KIND_OFF, FIELD(plan_measure),
+     .help = "do not measure this machine, say no times"},
+
+    {"layers", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_layers), 1, LIMIT_LAYERS,
+     .group = "A model without a file",
+     .help = "layers; with --kv-heads and --head-dim instead of "
+             "--model"},
+    {"kv-heads", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_kv_heads), 1, 4096,
+     .help = "key/value heads of a layer"},
+    {"head-dim", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_head_dim), 8, 512,
+     .help = "values of a head: a multiple of 8"},
+    {"heads", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_heads), 1, 4096,
+     .help = "query heads of a layer, a multiple of --kv-heads (as many as those)"},
+    {"vocabulary", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_vocabulary), 1, LIMIT_VOCABULARY,
+     .help = "tokens that the model knows (131072)"},
+    {"window", 0, "TOKENS", ON_PLAN, KIND_COUNT, FIELD(shape_window), 1, 1 << 24,
+     .help = "sliding window of --window-layers (none)"},
+    {"window-layers", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_window_layers), 1, LIMIT_LAYERS,
+     .help = "how many of the layers see only the window (none)"},
+    {"weights", 0, "BYTES", ON_PLAN, KIND_BYTES, FIELD(shape_weights_bytes),
+     .help = "size of the weights: 4.6GiB … (0)"},
+    {"weight-type", 0, "TYPE", ON_PLAN, KIND_TEXT, FIELD(shape_weight_type),
+     .choices = "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k|iq4_nl|iq4_xs",
+     .help = "what the weights are in, for the times: q4_0, q4_k, q8_0, f16 … (q4_k)"},
+
     {"profile", 0, NULL, ON_SERVE | ON_BENCH, KIND_ON, FIELD(profile), .group = "Output",
      .help = "print where the time of the engine's steps went, part by part"},
-    {"json", 0, NULL, ON_INSPECT | ON_WORKBENCH, KIND_ON, FIELD(json), .group = "Output",
+    {"svg", 0, "FILE", ON_PLAN, KIND_TEXT, FIELD(svg_file), .help = "draw how the budget divides"},
+    {"json", 0, NULL, ON_INSPECT | ON_WORKBENCH | ON_PLAN, KIND_ON, FIELD(json),
      .help = "print JSON"},
 };
 #define SPEC_COUNT (sizeof specs / sizeof specs[0])
@@ -178,6 +214,8 @@ static const struct {
      "How well the model predicts a text; how far its arithmetic is from the float reference."},
     {"bench", COMMAND_BENCH, "quire bench -m MODEL [options]",
      "Time prefill and decoding without HTTP."},
+    {"plan", COMMAND_PLAN, "quire plan -m MODEL | --layers N --kv-heads N --head-dim N [options]",
+     "Say how a memory budget would divide, how many users it holds and how fast they would be."},
     {"healthcheck", COMMAND_HEALTHCHECK, "quire healthcheck [--host ADDRESS] [--port PORT]",
      "Ask a running server whether it is ready: exit code 0 if so, else 1."},
 };
@@ -598,7 +636,9 @@ static enum status take_word(const char *word, struct options *out, bool *model_
         out->prompt = word;
         return STATUS_OK;
     }
-    if ((out->command == COMMAND_SERVE || out->command == COMMAND_INSPECT) && !*model_given) {
+    if ((out->command == COMMAND_SERVE || out->command == COMMAND_INSPECT ||
+         out->command == COMMAND_PLAN) &&
+        !*model_given) {
         out->model_path = word;
         *model_given = true;
         return STATUS_OK;
@@ -610,6 +650,77 @@ static enum status take_word(const char *word, struct options *out, bool *model_
     return error_set(error, STATUS_INVALID, NULL,
                      "'%.60s' is too much here; `quire %s --help` shows what goes", word,
                      command_name(out->command));
+}
+
+/* A model of numbers: all of it, and without a file. */
+static enum status check_shape(const struct options *options, struct error *error)
+{
+    const struct {
+        const char *name;
+        bool given, needed;
+    } numbers[] = {{"layers", options->shape_layers > 0, true},
+                   {"kv-heads", options->shape_kv_heads > 0, true},
+                   {"head-dim", options->shape_head_dim > 0, true},
+                   {"heads", options->shape_heads > 0, false},
+                   {"vocabulary", options->shape_vocabulary > 0, false},
+                   {"window", options->shape_window > 0, false},
+                   {"window-layers", options->shape_window_layers > 0, false},
+                   {"weights", options->shape_weights_bytes > 0, false},
+                   {"weight-type", options->shape_weight_type != NULL, false}};
+    size_t count = sizeof numbers / sizeof numbers[0];
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        any = any || numbers[i].given;
+        if (numbers[i].given && options->model_path)
+            return error_set(error, STATUS_INVALID, numbers[i].name,
+                             "--%s describes a model without a file; leave it or --model out",
+                             numbers[i].name);
+    }
+    if (options->model_path)
+        return STATUS_OK;
+    if (!any)
+        return error_set(error, STATUS_INVALID, "model",
+                         "which model? quire plan -m FILE.gguf, or --layers 32 --kv-heads 8 "
+                         "--head-dim 128");
+    for (size_t i = 0; i < count; i++) {
+        if (numbers[i].needed && !numbers[i].given)
+            return error_set(error, STATUS_INVALID, numbers[i].name,
+                             "--%s is missing: a model without a file needs --layers, --kv-heads "
+                             "and --head-dim",
+                             numbers[i].name);
+    }
+    if (!options->context)
+        return error_set(error, STATUS_INVALID, "context",
+                         "how long are sequences? --context TOKENS; only a model's file says it");
+    if (options->shape_head_dim % 8)
+        return error_set(error, STATUS_INVALID, "head-dim", "--head-dim: %u is no multiple of 8",
+                         options->shape_head_dim);
+    if (options->shape_heads % options->shape_kv_heads)
+        return error_set(error, STATUS_INVALID, "heads",
+                         "--heads: %u is no multiple of the %u key/value heads",
+                         options->shape_heads, options->shape_kv_heads);
+    if (!options->shape_window != !options->shape_window_layers)
+        return error_set(error, STATUS_INVALID, "window",
+                         "--window and --window-layers belong together");
+    if (options->shape_window_layers > options->shape_layers)
+        return error_set(error, STATUS_INVALID, "window-layers",
+                         "--window-layers: %u are more than the %u layers",
+                         options->shape_window_layers, options->shape_layers);
+    return STATUS_OK;
+}
+
+static enum status check_plan(const struct options *options, struct error *error)
+{
+    if (options->max_seqs && options->plan_users > options->max_seqs)
+        return error_set(error, STATUS_INVALID, "users",
+                         "--users %u and --max-seqs %u contradict each other: a server computes "
+                         "at most --max-seqs sequences together",
+                         options->plan_users, options->max_seqs);
+    if (options->plan_kv_type && !strcmp(options->backend, "openblas"))
+        return error_set(error, STATUS_INVALID, "kv-type",
+                         "--kv-type and --backend openblas contradict each other: that backend "
+                         "keeps keys and values in f32");
+    return check_shape(options, error);
 }
 
 static enum status check_options(const struct options *options, struct error *error)
@@ -626,7 +737,9 @@ static enum status check_options(const struct options *options, struct error *er
     if (command == COMMAND_PERPLEXITY && !options->text_file)
         return error_set(error, STATUS_INVALID, "file",
                          "what text? quire perplexity -m FILE.gguf TEXT.txt");
-    if (!engine)
+    if (command == COMMAND_PLAN && check_plan(options, error) != STATUS_OK)
+        return error ? error->status : STATUS_INVALID;
+    if (!engine && command != COMMAND_PLAN)
         return STATUS_OK;
     uint32_t page = options->page_size;
     if (page != 8 && page != 16 && page != 32 && page != 64)
@@ -660,8 +773,7 @@ static void set_defaults(struct options *out)
     *out = (struct options){
         .host = "127.0.0.1",
         .port = 8080,
-        .page_size = 16,
-        .max_seqs = 128,
+        .page_size = OPTIONS_PAGE_SIZE,
         .max_queue = 1024,
         .kernels = "auto",
         .backend = "quantized",
@@ -677,7 +789,24 @@ static void set_defaults(struct options *out)
         .bench_tokens = 32,
         .bench_depth = 128,
         .bench_batch = 32,
+        .plan_measure = true,
     };
+}
+
+/* Defaults that depend on whether and what else was given. */
+static void fill_defaults(struct options *out)
+{
+    out->max_seqs_given = out->max_seqs > 0;
+    if (!out->max_seqs)
+        out->max_seqs = out->plan_users > OPTIONS_MAX_SEQS ? out->plan_users : OPTIONS_MAX_SEQS;
+    if (!out->shape_heads)
+        out->shape_heads = out->shape_kv_heads;
+    if (!out->shape_vocabulary)
+        out->shape_vocabulary = VOCABULARY_DEFAULT;
+    if (!out->plan_kv_type)
+        out->plan_kv_type = "f16";
+    if (!out->shape_weight_type)
+        out->shape_weight_type = "q4_k";
 }
 
 /* The first word. Also sets help_about. */
@@ -734,7 +863,7 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
             return STATUS_OK;
         }
     }
-    if (out->command == COMMAND_RUN || (ON_WORKBENCH & (1u << out->command)))
+    if (out->command == COMMAND_RUN || ((ON_WORKBENCH | ON_PLAN) & (1u << out->command)))
         out->log_level = LOG_WARN; /* the answer is what is wanted */
     status = apply_environment(out, error);
     struct given given = {{NULL}};
@@ -753,7 +882,12 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
     if (status == STATUS_OK && model_given && given.values[0])
         return error_set(error, STATUS_INVALID, "model",
                          "the model is given twice: once with --model and once without");
-    return status == STATUS_OK ? check_options(out, error) : status;
+    if (out->shape_layers && !model_given && !given.values[0])
+        out->model_path = NULL; /* the environment's: the command line wins */
+    if (status == STATUS_OK)
+        status = check_options(out, error);
+    fill_defaults(out);
+    return status;
 }
 
 /* Print `text` in lines of at most 100 columns, all but the first indented. */

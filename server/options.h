@@ -20,12 +20,15 @@ enum command {
     COMMAND_PROVE,
     COMMAND_PERPLEXITY,
     COMMAND_BENCH,
+    COMMAND_PLAN,
     COMMAND_HEALTHCHECK
 };
 
 #define OPTIONS_MODEL_NAMES_MAX 16
 #define OPTIONS_ORIGINS_MAX 16
 #define OPTIONS_HOSTS_MAX 16
+#define OPTIONS_MAX_SEQS 128u
+#define OPTIONS_PAGE_SIZE 16u
 
 struct options {
     enum command command;
@@ -39,6 +42,7 @@ struct options {
     uint32_t page_size;        /* --page-size 16 */
     uint32_t max_batch_tokens; /* --max-batch-tokens; 0: default rule */
     uint32_t max_seqs;         /* --max-seqs 128 */
+    bool max_seqs_given;       /* else max_seqs may be raised to the users that are planned for */
     uint32_t max_queue;        /* --max-queue 1024 */
     uint32_t max_connections;  /* --max-connections; 0: up to 1024, as the memory allows */
     bool connections_fitted;   /* set by runtime_resolve: max_connections follows from the memory */
@@ -64,7 +68,7 @@ struct options {
     float run_temperature;
     uint64_t run_seed;
     bool run_chat; /* --chat: the prompt is a user message */
-    /* inspect, prove, perplexity, bench */
+    /* inspect, prove, perplexity, bench, plan */
     bool json;
     uint32_t prove_tokens; /* --tokens */
     uint32_t prove_batch;  /* --batch */
@@ -74,6 +78,16 @@ struct options {
     uint32_t perplexity_windows; /* --windows, 0: the whole text */
     bool perplexity_kl;
     uint32_t bench_prompt, bench_tokens, bench_depth, bench_batch;
+    /* plan */
+    uint32_t plan_users; /* --users; 0: how many fit? */
+    const char *plan_kv_type;
+    bool plan_measure;    /* --no-measure turns it off */
+    const char *svg_file; /* --svg, NULL: no drawing */
+    /* plan without a file: a model of numbers; layers 0 says there is a file */
+    uint32_t shape_layers, shape_heads, shape_kv_heads, shape_head_dim;
+    uint32_t shape_vocabulary, shape_window, shape_window_layers;
+    uint64_t shape_weights_bytes;
+    const char *shape_weight_type;
 };
 
 /* STATUS_INVALID with a message and hint. Strings point into argv, environ or static storage. The

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "server/http.h"
 
+#include <string.h>
+
 /* Code, libraries, stacks, allocator slack, measured with a margin; plus this per thread. */
 #define PROGRAM_BYTES (20 * MIB)
 #define THREAD_BYTES (256 * KIB)
@@ -16,7 +18,8 @@
 #define STEP_TARGET_MS 100u
 #define BATCH_TOKENS_DEFAULT 512u
 #define BATCH_TOKENS_LEAST 32u
-#define CONTEXT_LEAST 64u /* a pool that holds less is refused */
+#define CONTEXT_LEAST 64u               /* a pool that holds less is refused */
+#define MEMORY_MOST ((uint64_t)1 << 60) /* where looking for a budget ends */
 #define CONNECTIONS_DEFAULT 1024u
 #define CONNECTIONS_LEAST 64u
 
@@ -32,16 +35,98 @@ unsigned plan_connections(uint64_t total_bytes)
     return (unsigned)clamp(total_bytes / 10 / each, CONNECTIONS_LEAST, CONNECTIONS_DEFAULT);
 }
 
-uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens)
+/* ---- Keys and values ---- */
+
+struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options)
 {
-    uint64_t each = tokens / plan->backend.page_size + (tokens % plan->backend.page_size != 0);
-    uint64_t pages;
-    return bytes_multiply(count, each, &pages) ? pages : UINT64_MAX;
+    bool floats = strcmp(options->backend, "openblas") == 0;
+    return (struct plan_kv){
+        .format = floats ? FORMAT_F32 : FORMAT_F16,
+        .layers = config->layers,
+        .window_layers = config->window_layers,
+        .window = config->window,
+        .kv_heads = config->kv_heads,
+        .head_dim = config->head_dim,
+        .page_size = options->page_size,
+        .grouped = false,
+    };
 }
 
+/* A key and a value of one layer. */
+static uint64_t layer_token_bytes(const struct plan_kv *kv)
+{
+    return 2 * kv->kv_heads * format_row_bytes(kv->format, kv->head_dim);
+}
+
+uint64_t plan_kv_token_bytes(const struct plan_kv *kv)
+{
+    return kv->layers * layer_token_bytes(kv);
+}
+
+static uint32_t common_divisor(uint32_t a, uint32_t b)
+{
+    while (b) {
+        uint32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+struct page_groups {
+    uint32_t full, local; /* numbers of groups; pages of a local one are kept for the window only */
+    uint32_t layers;      /* of each */
+    uint64_t local_pages; /* most that a local group keeps: a window may begin within a page */
+};
+
+static struct page_groups page_groups(const struct plan_kv *kv)
+{
+    if (!kv->grouped || !kv->window_layers)
+        return (struct page_groups){.full = 1, .layers = kv->layers};
+    uint32_t layers = common_divisor(kv->layers - kv->window_layers, kv->window_layers);
+    return (struct page_groups){
+        .full = (kv->layers - kv->window_layers) / layers,
+        .local = kv->window_layers / layers,
+        .layers = layers,
+        .local_pages = ((uint64_t)kv->window + kv->page_size - 2) / kv->page_size + 1,
+    };
+}
+
+uint64_t plan_kv_page_bytes(const struct plan_kv *kv)
+{
+    return page_groups(kv).layers * layer_token_bytes(kv) * kv->page_size;
+}
+
+uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens)
+{
+    struct page_groups groups = page_groups(kv);
+    uint64_t pages = tokens / kv->page_size + (tokens % kv->page_size != 0);
+    uint64_t local = pages < groups.local_pages ? pages : groups.local_pages;
+    return groups.full * pages + groups.local * local;
+}
+
+uint64_t plan_kv_tokens(const struct plan_kv *kv, uint64_t pages)
+{
+    struct page_groups groups = page_groups(kv);
+    uint64_t each = pages / (groups.full + groups.local);
+    if (each >= groups.local_pages) /* the windows are full: the rest goes to the other groups */
+        each = groups.full ? (pages - groups.local * groups.local_pages) / groups.full : UINT32_MAX;
+    uint64_t tokens;
+    return bytes_multiply(each, kv->page_size, &tokens) ? clamp(tokens, 0, UINT32_MAX) : UINT32_MAX;
+}
+
+/* ---- The budget ---- */
+
+uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens)
+{
+    uint64_t pages;
+    return bytes_multiply(count, plan_kv_pages(&plan->kv, tokens), &pages) ? pages : UINT64_MAX;
+}
+
+/* Tokens of one sequence that has the whole pool but the null page. */
 static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
 {
-    return page_count > 1 ? (page_count - 1) * plan->backend.page_size : 0;
+    return page_count > 1 ? plan_kv_tokens(&plan->kv, page_count - 1) : 0;
 }
 
 /* Bytes of the pool that holds one sequence of `tokens` tokens: its pages and the null page. */
@@ -57,6 +142,9 @@ static void size_engine(const struct plan_model *model, struct plan *plan, uint3
     plan->backend.max_batch_rows = rows;
     plan->backend.page_count = 0;
     model_sizes(model->gguf, model->config, &plan->backend, &plan->sizes);
+    uint64_t page_bytes = plan_kv_page_bytes(&plan->kv);
+    CHECK(model->kv || plan->sizes.page == page_bytes); /* the two speak of the same pages */
+    plan->sizes.page = page_bytes;
     plan->engine.max_batch_tokens = rows;
     plan->shape = (struct backend){
         .vocabulary = model->config->vocabulary,
@@ -174,6 +262,7 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
     *out = (struct plan){
         .total_bytes = options->memory_bytes,
         .wanted = wanted,
+        .kv = model->kv ? *model->kv : plan_kv_served(model->config, options),
         .backend = {.kernels = model->kernels,
                     .workers = model->workers,
                     .backend = options->backend,
@@ -212,7 +301,7 @@ uint64_t plan_least_bytes(const struct plan_model *model, const struct options *
     while (!holds(model, &trial, enough * MIB, count, tokens)) {
         below = enough;
         enough *= 2;
-        if (enough > UINT64_MAX / MIB / 2)
+        if (enough > MEMORY_MOST / MIB)
             return 0;
     }
     while (enough - below > 1) {

@@ -12,9 +12,37 @@
 #include "engine/model/model.h"
 #include "server/options.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How keys and values are kept. Sliding windows in groups: layers stand in groups of equally many,
+   so that all pages have the same bytes, and a group that sees only a window keeps only the pages
+   that its window touches. Not in groups: a page holds all layers, and all pages are kept. */
+struct plan_kv {
+    enum tensor_format format; /* of each value; quantised ones along a head */
+    uint32_t layers;
+    uint32_t window_layers; /* of them see only the last `window` positions */
+    uint32_t window;
+    uint32_t kv_heads, head_dim;
+    uint32_t page_size;
+    bool grouped;
+};
+
+/* As the server keeps them. */
+struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options);
+
+/* Bytes of one token in all layers; 0 when the format cannot hold heads of that width. */
+uint64_t plan_kv_token_bytes(const struct plan_kv *kv);
+uint64_t plan_kv_page_bytes(const struct plan_kv *kv);
+/* Pages that a sequence of `tokens` tokens holds, and the longest sequence that `pages` pages hold
+   (0 … UINT32_MAX). */
+uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens);
+uint64_t plan_kv_tokens(const struct plan_kv *kv, uint64_t pages);
+
 struct plan_model {
     const struct gguf *gguf;           /* NULL: only what `config` says, as in model_sizes */
     const struct model_config *config; /* outlives the plan */
+    const struct plan_kv *kv;          /* NULL: as served */
     const struct kernels *kernels;
     struct workers *workers;
     uint64_t tokenizer_bytes;
@@ -30,6 +58,7 @@ struct plan {
     struct engine_options engine;   /* .backend is `shape` until there is a real one */
     struct backend shape;           /* what the engine's size depends on */
     struct model_sizes sizes;
+    struct plan_kv kv;
 };
 
 /* Divide options->memory_bytes. Options are resolved (runtime_resolve). STATUS_INVALID (param
@@ -42,7 +71,7 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
 uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens);
 
 /* The least budget, in whole MiB, with which `count` sequences of `tokens` tokens are held at the
-   same time; 0 if that is more than 64 bits can say. Leaves the plan as plan_make would. */
+   same time; 0 when none is, because they are more or longer than the options allow. */
 uint64_t plan_least_bytes(const struct plan_model *model, const struct options *options,
                           uint64_t count, uint64_t tokens);
 

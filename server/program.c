@@ -36,7 +36,8 @@ static void fit_descriptors(struct options *options)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
-    if (options->command != COMMAND_SERVE || options->max_connections + others <= limit.rlim_cur)
+    bool serves = options->command == COMMAND_SERVE || options->command == COMMAND_PLAN;
+    if (!serves || options->max_connections + others <= limit.rlim_cur)
         return;
     unsigned fit = limit.rlim_cur > others + 4 ? (unsigned)limit.rlim_cur - others : 4;
     log_warn("connections", "%u are wanted, but the limit of open files (%llu) allows %u",
@@ -66,6 +67,8 @@ static int run_command(struct options *options, runtime_backend_factory factory)
         return program_perplexity(options);
     case COMMAND_BENCH:
         return program_bench(options);
+    case COMMAND_PLAN:
+        return program_plan(options);
     case COMMAND_HEALTHCHECK:
         return program_healthcheck(options);
     }

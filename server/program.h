@@ -21,6 +21,8 @@ int program_run(struct options *options, runtime_backend_factory factory);
 int program_prove(const struct options *options);
 int program_perplexity(const struct options *options);
 int program_bench(const struct options *options);
+/* quire plan: program_plan.c; 1 also when the answer is no. Options are resolved. */
+int program_plan(const struct options *options);
 /* quire healthcheck: program_healthcheck.c */
 int program_healthcheck(const struct options *options);
 

@@ -232,6 +232,13 @@ static enum status read_rope_scaling(struct key_reader *reader, struct model_det
                              &details->rope_original);
 }
 
+static void config_windows(struct model_details *details)
+{
+    details->config.window = details->window;
+    for (uint32_t layer = 0; layer < details->config.layers; ++layer)
+        details->config.window_layers += model_layer_is_local(details, layer);
+}
+
 static enum status read_family(struct key_reader *reader, struct model_details *details)
 {
     const struct architecture *architecture = details->architecture;
@@ -245,6 +252,7 @@ static enum status read_family(struct key_reader *reader, struct model_details *
         status = read_f32(reader, "final_logit_softcapping", 1e-3f, 1e6f, &details->final_cap);
     if (status != STATUS_OK)
         return status;
+    config_windows(details);
     details->embedding_scale =
         architecture->scaled_embedding ? sqrtf((float)config->embedding) : 1.0f;
     uint32_t scaled_dim =

@@ -28,6 +28,8 @@ struct model_config {
     uint32_t rotary;     /* rotated dimensions per head */
     uint32_t vocabulary; /* rows of the output head */
     uint32_t context;    /* trained length */
+    uint32_t window;     /* positions that window_layers see, the last ones; 0: none has one */
+    uint32_t window_layers;
     float norm_eps;
     float rope_base;
     bool tied_output; /* output.weight absent: the embedding is the head */

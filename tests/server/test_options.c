@@ -126,6 +126,41 @@ START_TEST(test_run_and_the_others)
 }
 END_TEST
 
+START_TEST(test_plan)
+{
+    ck_assert_int_eq(parse("plan", "m", "--users", "16", "--kv-type", "q8_0", NULL), STATUS_OK);
+    ck_assert_str_eq(options.model_path, "m");
+    ck_assert_uint_eq(options.plan_users, 16);
+    ck_assert_str_eq(options.plan_kv_type, "q8_0");
+    ck_assert_uint_eq(options.max_seqs, 128);
+    ck_assert(!options.max_seqs_given && options.plan_measure);
+    ck_assert_int_eq(parse("plan", "-m", "m", "--users", "200", "--no-measure", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.max_seqs, 200); /* a server for them */
+    ck_assert(!options.plan_measure);
+    REFUSED("contradict", "plan", "m", "--users", "200", "--max-seqs", "100");
+    ck_assert_int_eq(parse("plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128",
+                           "--context", "8192", "--weights", "4.5GiB", NULL),
+                     STATUS_OK);
+    ck_assert_ptr_null(options.model_path);
+    ck_assert_uint_eq(options.shape_heads, 8);
+    ck_assert_uint_eq(options.shape_vocabulary, 131072);
+    ck_assert_uint_eq(options.shape_weights_bytes, 9ull << 29);
+    ck_assert_str_eq(options.shape_weight_type, "q4_k");
+    setenv("QUIRE_MODEL", "from-environment", 1);
+    ck_assert_int_eq(parse("plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128",
+                           "--context", "8192", NULL),
+                     STATUS_OK);
+    ck_assert_ptr_null(options.model_path);
+    ck_assert_int_eq(parse("plan", NULL), STATUS_OK);
+    ck_assert_str_eq(options.model_path, "from-environment");
+    unsetenv("QUIRE_MODEL");
+    REFUSED("--layers", "plan", "-m", "m", "--layers", "32");
+    REFUSED("--head-dim", "plan", "--layers", "32", "--kv-heads", "8");
+    REFUSED("--context", "plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128");
+    REFUSED("quire plan", "serve", "m", "--users", "16");
+}
+END_TEST
+
 START_TEST(test_environment)
 {
     setenv("QUIRE_MODEL", "from-environment", 1);
@@ -232,6 +267,7 @@ int main(void)
     tcase_add_test(tests, test_defaults);
     tcase_add_test(tests, test_every_serve_option);
     tcase_add_test(tests, test_run_and_the_others);
+    tcase_add_test(tests, test_plan);
     tcase_add_test(tests, test_environment);
     tcase_add_test(tests, test_misspelled_variable);
     tcase_add_test(tests, test_hints);

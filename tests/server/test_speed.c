@@ -1,0 +1,76 @@
+/* Measuring the machine: every kernel set gives times that can be, more work takes longer, and what
+   cannot be measured says so. How fast it is is nobody's to test. */
+#include "base/bytes.h"
+#include "server/speed.h"
+
+#include <check.h>
+
+static struct workers *workers;
+
+static void setup(void)
+{
+    struct error error;
+    ck_assert_int_eq(workers_create(2, &workers, &error), STATUS_OK);
+}
+
+static void teardown(void)
+{
+    workers_destroy(workers);
+}
+
+START_TEST(test_products)
+{
+    static const uint32_t rows[] = {1, 64};
+    static const enum tensor_format formats[] = {FORMAT_Q4_K, FORMAT_F16};
+    for (const struct kernels *const *set = kernels_available(); *set; set++) {
+        struct speed_meter meter = {*set, workers, MIB};
+        for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+            double seconds[2];
+            speed_products(&meter, formats[i], 300, rows, 2, seconds); /* 300: no whole blocks */
+            ck_assert(seconds[0] > 1e-14 && seconds[0] < 1e-4);
+            ck_assert_msg(seconds[1] > 2 * seconds[0], "%s: 64 rows %g s, 1 row %g s",
+                          format_info(formats[i])->name, seconds[1], seconds[0]);
+        }
+    }
+}
+END_TEST
+
+START_TEST(test_attention_and_reading)
+{
+    for (const struct kernels *const *set = kernels_available(); *set; set++) {
+        struct speed_meter meter = {*set, workers, MIB};
+        double one = speed_attention(&meter, 64, 3, 1), tile = speed_attention(&meter, 64, 3, 16);
+        ck_assert(one > 1e-11 && one < 1e-3);
+        ck_assert(tile > one);
+        double bytes = speed_read(&meter);
+        ck_assert(bytes > 1e6 && bytes < 1e13);
+    }
+}
+END_TEST
+
+START_TEST(test_what_cannot_be_measured)
+{
+    const uint32_t rows = 1;
+    double seconds = 1;
+    struct speed_meter meter = {kernels_available()[0], workers, MIB};
+    speed_products(&meter, FORMAT_LIMIT - 1, 64, &rows, 1, &seconds);
+    ck_assert(seconds == 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("speed");
+    TCase *tests = tcase_create("speed");
+    tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, test_products);
+    tcase_add_test(tests, test_attention_and_reading);
+    tcase_add_test(tests, test_what_cannot_be_measured);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
