@@ -24,6 +24,8 @@ enum finish_reason {
     FINISH_LENGTH,    /* max_tokens, the context's edge, or the pool's */
     FINISH_CANCELLED, /* completion_cancel */
     FINISH_ERROR,     /* a fault; the other requests go on */
+    FINISH_TIMEOUT,   /* its deadline has passed; what was generated until then is there */
+    FINISH_REASONS
 };
 
 struct completion_token {
@@ -42,6 +44,10 @@ struct completion_spec {
     uint64_t cache_salt;   /* … prefixes are shared only between equal salts */
     bool want_logprobs;
     uint32_t top_logprobs;
+    /* When it runs. None of it can change what is answered. */
+    int32_t priority;     /* lower is earlier; between tenants values below 0 count as 0 */
+    uint32_t tenant;      /* on whose account: an API key's number, 0 without keys */
+    uint64_t deadline_ns; /* clock_now_ns at which it ends as it is; 0: never */
     /* Called by the engine after it pushed or finished, under the completion's lock: must be short,
        must not call back into the completion. Never called after completion_release(reader). */
     void (*wake)(void *arg);

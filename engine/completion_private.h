@@ -32,7 +32,8 @@ struct completion_choice {
     atomic_bool cancelled;
     /* engine thread only */
     enum choice_state state;
-    uint32_t preemptions;        /* for lack of pages */
+    uint32_t preemptions;        /* for lack of room */
+    uint32_t charged;            /* positions that its tenant was charged for */
     uint32_t forced_preemptions; /* by the test hook */
     uint64_t last_token_ns;
 };
@@ -50,6 +51,9 @@ struct completion {
     bool use_prefix_cache;
     bool want_logprobs;
     uint64_t cache_salt;
+    int32_t priority;
+    uint32_t tenant;
+    uint64_t deadline_ns;
     /* atomics */
     atomic_uint holders;
     atomic_uint cached_count;
@@ -60,7 +64,7 @@ struct completion {
     atomic_uint *cancel_epoch; /* the engine's; NULL before submit and after the end */
     /* engine thread only (the inbox's lock before that) */
     struct completion *next;       /* inbox, then the scheduler's waiting list */
-    struct completion *previous;   /* waiting list */
+    struct completion *previous;   /* its tenant's waiting list */
     struct completion *next_dirty; /* list of those whose reader is to be woken */
     bool is_waiting;               /* in the waiting list */
     bool is_dirty;                 /* the reader is to be woken */

@@ -6,8 +6,7 @@
  * The engine thread waits only in collect, and only when it has nothing to do. It takes the inbox's
  * lock and a completion's lock one after the other, never both.
  *
- * Invariant: submitted = dequeued + waiting for a first place, so the queue's length is a
- * subtraction of two counters and nobody locks to read it.
+ * How full the queue is, and when there is room again, is intake.h's.
  */
 #include "engine/engine.h"
 
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_metrics.h"
+#include "engine/intake.h"
 #include "engine/scheduler.h"
 #include "engine/step_pacer.h"
 
@@ -26,7 +26,6 @@
 #include <sys/random.h>
 
 #define STACK_BYTES (2 * MIB) /* the backend's kernels run on this thread too */
-#define RETRY_SECONDS_MAX 300
 
 struct engine {
     /* fixed after start */
@@ -39,8 +38,8 @@ struct engine {
     struct scheduler *scheduler;
     struct step_pacer pacer;
     uint32_t swept_epoch;
-    uint64_t completed_seen, completed_ns; /* for the completion rate */
-    float *logits;                         /* [logits_rows_max][vocabulary] */
+    uint64_t completed_seen;
+    float *logits;    /* [logits_rows_max][vocabulary] */
     char *workspaces; /* [threads][workspace_bytes]: sampler's, then one row of logits */
     size_t workspace_bytes;
     uint32_t *scratch; /* [page_count], NULL unless check_every_step */
@@ -53,16 +52,13 @@ struct engine {
     pthread_mutex_t lock;
     pthread_cond_t arrived;
     struct completion *inbox_first, *inbox_last;
-    uint64_t submitted;
+    bool reset_wanted; /* forget prefixes before the next completions */
     bool draining;
     bool stopping;
+    struct intake intake; /* its own comments say which parts */
     /* atomics */
     atomic_uint cancel_epoch;
     atomic_uint in_flight;
-    atomic_uint_fast64_t dequeued;
-    atomic_uint room;                        /* places for newcomers: they pass the queue at once */
-    atomic_uint_fast64_t completion_ns;      /* moving average between two completions' ends */
-    atomic_uint_fast64_t last_completion_ns; /* when the last one ended or work began; 0: never */
     struct engine_metrics metrics;
     double token_bounds[METRIC_BUCKETS_MAX];
 };
@@ -81,6 +77,7 @@ static struct scheduler_options scheduler_options_for(const struct engine_option
         .max_sequences = options->max_sequences,
         .max_batch_tokens = options->max_batch_tokens,
         .max_length = max_length_for(options),
+        .tenant_count = options->key_count + 1,
         .end_token_count = options->end_token_count,
         .prefix_cache = options->prefix_cache,
         .test_preempt_every = options->test_preempt_every,
@@ -109,13 +106,14 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     const struct backend *backend = options->backend;
     struct scheduler_options scheduler = scheduler_options_for(options);
     uint64_t bytes = sizeof(struct engine) + options->end_token_count * sizeof(uint32_t);
+    bytes += (options->key_count + 1) * sizeof(struct intake_tenant);
     bytes += pager_memory_bytes(backend->page_count, backend->page_size);
     bytes += scheduler_memory_bytes(&scheduler, backend->page_size);
     bytes += logits_bytes(options, backend->logits_rows_max);
     bytes += workspace_bytes_for(options) * workers_count(options->workers);
     bytes += scratch_bytes(options);
-    /* The allocator's own: a page and a header for each of the eight allocations above. */
-    return bytes + 8 * (4096 + 64);
+    /* The allocator's own: a page and a header for each of the nine allocations above. */
+    return bytes + 9 * (4096 + 64);
 }
 
 /* ---- sampling ---- */
@@ -189,33 +187,38 @@ static void sample_step(struct engine *engine, const struct schedule *schedule)
 
 /* ---- the loop ---- */
 
-/* How fast completions end, for Retry-After. */
-static void note_completed(struct engine *engine, uint64_t now_ns)
-{
-    uint64_t completed = scheduler_completed_count(engine->scheduler);
-    uint64_t count = completed - engine->completed_seen;
-    if (count == 0)
-        return;
-    if (engine->completed_ns) {
-        uint64_t each = (now_ns - engine->completed_ns) / count;
-        uint64_t old = atomic_load(&engine->completion_ns);
-        atomic_store(&engine->completion_ns, old ? (old * 7 + each) / 8 : each);
-    }
-    engine->completed_seen = completed;
-    engine->completed_ns = now_ns;
-    atomic_store(&engine->last_completion_ns, now_ns);
-    atomic_fetch_sub(&engine->in_flight, (unsigned)count);
-}
-
+/* Counters that others read. */
 static void publish_counts(struct engine *engine)
 {
     struct scheduler *scheduler = engine->scheduler;
+    struct intake *intake = &engine->intake;
     uint32_t room = scheduler_waiting_count(scheduler) > 0
                         ? 0
                         : engine->options.max_sequences - scheduler_running_count(scheduler);
-    atomic_store(&engine->room, room);
-    atomic_store(&engine->dequeued, scheduler_dequeued_count(scheduler));
-    note_completed(engine, clock_now_ns());
+    atomic_store(&intake->room, room);
+    for (uint32_t i = 0; i < intake->tenant_count; i++) {
+        struct scheduler_tenant_counts counts;
+        scheduler_tenant_counts(scheduler, i, &counts);
+        intake_publish(intake, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
+    }
+    uint64_t completed = scheduler_completed_count(scheduler);
+    intake_observe(intake, completed, clock_now_ns());
+    atomic_fetch_sub(&engine->in_flight, (unsigned)(completed - engine->completed_seen));
+    engine->completed_seen = completed;
+}
+
+static void enter_phase(struct engine *engine, enum engine_phase phase)
+{
+    atomic_store_explicit(&engine->metrics.phase, phase, memory_order_relaxed);
+}
+
+static void reset_cache(struct engine *engine)
+{
+    uint32_t count = pager_forget(engine->pager);
+    metric_add(&engine->metrics.cache_resets, 1);
+    atomic_store(&engine->metrics.pages_cached, (int64_t)pager_cached_count(engine->pager));
+    log_info("cache_reset", "%u pages forgotten, %u held by running requests are kept", count,
+             pager_total_count(engine->pager) - pager_free_count(engine->pager));
 }
 
 /* Hand what arrived to the scheduler; waits while there is nothing to do. false: stop. */
@@ -223,31 +226,35 @@ static bool collect(struct engine *engine)
 {
     bool waited = false;
     pthread_mutex_lock(&engine->lock);
-    while (!engine->stopping && !engine->inbox_first && !scheduler_has_work(engine->scheduler)) {
+    while (!engine->stopping && !engine->inbox_first && !engine->reset_wanted &&
+           !scheduler_has_work(engine->scheduler)) {
         waited = true;
+        enter_phase(engine, ENGINE_IDLE);
         pthread_cond_wait(&engine->arrived, &engine->lock);
     }
     struct completion *first = engine->inbox_first;
     bool stopping = engine->stopping;
+    bool reset = engine->reset_wanted;
     engine->inbox_first = engine->inbox_last = NULL;
+    engine->reset_wanted = false;
     pthread_mutex_unlock(&engine->lock);
+    enter_phase(engine, ENGINE_PLANNING);
     uint64_t now_ns = clock_now_ns();
-    if (waited) {
-        atomic_store(&engine->metrics.last_step_ns, now_ns); /* idle is not stuck */
-        atomic_store(&engine->last_completion_ns, now_ns);   /* nor slow */
-        engine->completed_ns = 0;
-    }
+    if (waited)
+        intake_resume(&engine->intake, now_ns); /* idle is not slow */
+    if (reset)
+        reset_cache(engine);
     uint32_t epoch = atomic_load(&engine->cancel_epoch);
-    bool cancelled = epoch != engine->swept_epoch;
+    bool sweep = epoch != engine->swept_epoch;
     while (first) {
         struct completion *completion = first;
         first = completion->next;
         /* Cancelled before it was submitted, it has raised no epoch. */
         for (uint32_t i = 0; i < completion->choice_count; i++)
-            cancelled |= completion_choice_cancelled(completion, i);
+            sweep |= completion_choice_cancelled(completion, i);
         scheduler_add(engine->scheduler, completion, now_ns);
     }
-    if (cancelled) {
+    if (sweep || now_ns >= scheduler_deadline_ns(engine->scheduler)) {
         engine->swept_epoch = epoch;
         scheduler_sweep(engine->scheduler, now_ns);
         publish_counts(engine);
@@ -278,15 +285,19 @@ static void step(struct engine *engine)
         engine->scheduler, step_pacer_prompt_rows(&engine->pacer, decoding), start_ns);
     CHECK(schedule->batch.row_count >= 1); /* whoever is here makes progress */
     publish_counts(engine);
+    atomic_store(&engine->metrics.phase_rows, (int64_t)schedule->batch.row_count);
+    atomic_store(&engine->metrics.phase_sequences, (int64_t)schedule->batch.sequence_count);
+    enter_phase(engine, ENGINE_FORWARD);
     for (uint32_t i = 0; i < schedule->copy_count; i++)
         backend->ops->copy_page(backend, schedule->copies[i].from, schedule->copies[i].to);
     backend->ops->forward(backend, &schedule->batch);
+    enter_phase(engine, ENGINE_SAMPLING);
     sample_step(engine, schedule);
+    enter_phase(engine, ENGINE_COMMITTING);
     uint64_t end_ns = clock_now_ns();
     step_pacer_observe(&engine->pacer, schedule->decode_row_count, schedule->prompt_row_count,
                        end_ns - start_ns);
     scheduler_commit(engine->scheduler, end_ns);
-    atomic_store(&engine->metrics.last_step_ns, end_ns);
     check_step(engine);
     /* Counted as gone before their readers learn of the end: who is told may ask again at once. */
     publish_counts(engine);
@@ -338,9 +349,10 @@ static enum status allocate(struct engine *engine, struct error *error)
     engine->workspaces =
         aligned_alloc(64, engine->workspace_bytes * workers_count(options->workers));
     engine->end_tokens = malloc(options->end_token_count * sizeof(uint32_t) + 1);
+    engine->intake.tenants = calloc(options->key_count + 1, sizeof *engine->intake.tenants);
     if (options->check_every_step)
         engine->scratch = malloc(scratch_bytes(options));
-    if (!engine->logits || !engine->workspaces || !engine->end_tokens ||
+    if (!engine->logits || !engine->workspaces || !engine->end_tokens || !engine->intake.tenants ||
         (options->check_every_step && !engine->scratch))
         return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
     if (options->end_token_count)
@@ -397,6 +409,7 @@ static void free_parts(struct engine *engine)
     scheduler_destroy(engine->scheduler);
     pager_destroy(engine->pager);
     free(engine->scratch);
+    free(engine->intake.tenants);
     free(engine->end_tokens);
     free(engine->workspaces);
     free(engine->logits);
@@ -420,8 +433,11 @@ enum status engine_create(const struct engine_options *options, struct engine **
     pthread_cond_init(&engine->arrived, NULL);
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
     step_pacer_init(&engine->pacer, options->step_target_ms, options->max_batch_tokens);
-    atomic_store(&engine->room, options->max_sequences);
-    atomic_store(&engine->metrics.last_step_ns, clock_now_ns());
+    engine->intake.tenant_count = options->key_count + 1;
+    engine->intake.max_queue = options->max_queue;
+    engine->intake.max_sequences = options->max_sequences;
+    engine->intake.max_tokens = options->max_queue_tokens;
+    atomic_store(&engine->intake.room, options->max_sequences);
     status = allocate(engine, error);
     if (!status)
         status = create_parts(engine, error);
@@ -467,41 +483,6 @@ static enum status check_completion(const struct engine *engine,
     return STATUS_OK;
 }
 
-/* Seconds until so many places in the queue are likely to be free. */
-static unsigned retry_after_s(const struct engine *engine, uint64_t places)
-{
-    uint64_t each_ns = atomic_load(&engine->completion_ns);
-    uint64_t last_ns = atomic_load(&engine->last_completion_ns);
-    uint64_t now_ns = clock_now_ns();
-    /* If it has been longer than usual, it takes longer than usual. */
-    if (last_ns && now_ns > last_ns && now_ns - last_ns > each_ns)
-        each_ns = now_ns - last_ns;
-    double wait_s = (double)each_ns * 1e-9 * (double)places;
-    if (!(wait_s > 1))
-        return 1;
-    return wait_s < RETRY_SECONDS_MAX ? (unsigned)(wait_s + 0.999) : RETRY_SECONDS_MAX;
-}
-
-/* Under lock. Room for `count` more? */
-static enum status check_room(const struct engine *engine, uint32_t count, struct error *error)
-{
-    if (engine->draining)
-        return error_set(error, STATUS_UNAVAILABLE, NULL, "the server is shutting down");
-    uint64_t queued = engine->submitted - atomic_load(&engine->dequeued);
-    uint64_t limit = (uint64_t)engine->options.max_queue + atomic_load(&engine->room);
-    if (queued + count <= limit)
-        return STATUS_OK;
-    if (count > (uint64_t)engine->options.max_queue + engine->options.max_sequences)
-        return error_set(error, STATUS_INVALID, "prompt",
-                         "a list of %u prompts is longer than this server's queue", count);
-    enum status status =
-        error_set_code(error, STATUS_BUSY, "queue_full", NULL,
-                       "%u requests are waiting already, try again later", (unsigned)queued);
-    if (error)
-        error->retry_after_s = retry_after_s(engine, queued + count - limit);
-    return status;
-}
-
 enum status engine_submit(struct engine *engine, struct completion *const *completions,
                           uint32_t count, struct error *error)
 {
@@ -513,13 +494,18 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
     }
     /* Before the inbox's lock, since attaching takes the completion's. Taken back if there is no
      * room. */
-    uint64_t now_ns = clock_now_ns();
+    uint64_t now_ns = clock_now_ns(), tokens = 0;
+    uint32_t tenant = completions[0]->tenant;
     for (uint32_t i = 0; i < count; i++) {
+        CHECK(completions[i]->tenant == tenant);
+        tokens += completions[i]->prompt_count;
         completions[i]->submit_ns = now_ns;
         completion_attach(completions[i], &engine->cancel_epoch);
     }
     pthread_mutex_lock(&engine->lock);
-    enum status status = check_room(engine, count, error);
+    enum status status =
+        engine->draining ? error_set(error, STATUS_UNAVAILABLE, NULL, "the server is shutting down")
+                         : intake_check(&engine->intake, tenant, count, tokens, now_ns, error);
     if (!status) {
         for (uint32_t i = 0; i < count; i++) {
             completions[i]->next = NULL;
@@ -527,7 +513,7 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
                 completions[i];
             engine->inbox_last = completions[i];
         }
-        engine->submitted += count;
+        intake_enter(&engine->intake, tenant, count, tokens);
         atomic_fetch_add(&engine->in_flight, count);
         pthread_cond_signal(&engine->arrived);
     }
@@ -547,6 +533,31 @@ void engine_drain(struct engine *engine)
 uint32_t engine_in_flight(struct engine *engine)
 {
     return atomic_load(&engine->in_flight);
+}
+
+void engine_reset_cache(struct engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->reset_wanted = true;
+    pthread_cond_signal(&engine->arrived);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+unsigned engine_retry_after_s(const struct engine *engine)
+{
+    return intake_retry_after_s(&engine->intake, clock_now_ns());
+}
+
+uint64_t engine_queued_tokens(const struct engine *engine)
+{
+    return intake_queued(&engine->intake).tokens;
+}
+
+uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant)
+{
+    CHECK(tenant < engine->intake.tenant_count);
+    return atomic_load_explicit(&engine->intake.tenants[tenant].served_tokens,
+                                memory_order_relaxed);
 }
 
 const struct engine_metrics *engine_metrics(const struct engine *engine)

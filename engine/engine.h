@@ -26,6 +26,8 @@ struct engine_options {
     uint32_t max_batch_tokens;  /* rows per step, >= 1, <= backend->max_batch_rows */
     uint32_t max_sequences;     /* running at once */
     uint32_t max_queue;         /* completions waiting for admission */
+    uint64_t max_queue_tokens;  /* and tokens of their prompts; 0: no bound */
+    uint32_t key_count;         /* API keys: completions name tenants 0 … key_count */
     const uint32_t *end_tokens; /* borrowed; end-of-generation ids */
     uint32_t end_token_count;
     uint32_t step_target_ms; /* prompt chunks shrink to keep a step under this; 0: never */
@@ -45,14 +47,26 @@ struct engine_metrics {
     metric_counter rows_computed; /* rows through forward, recomputed ones included */
     metric_counter preemptions;
     metric_counter prefix_queries, prefix_hits; /* in tokens, once per admission */
-    metric_counter finished[5];                 /* completions' choices by enum finish_reason */
-    metric_counter step_rows_max;               /* largest batch seen, for tests of real batching */
+    metric_counter finished[FINISH_REASONS];    /* completions' choices by enum finish_reason */
+    metric_counter progress;      /* rows computed for the first time, choices ended: watchdog */
+    metric_counter step_rows_max; /* largest batch seen, for tests of real batching */
     metric_counter step_sequences_max;
     struct metric_histogram time_to_first_token, inter_token, end_to_end, queue_time, prefill_time,
         decode_time; /* seconds */
     struct metric_histogram request_prompt_tokens, request_generation_tokens;
     struct metric_histogram iteration_tokens; /* rows per step */
-    atomic_uint_fast64_t last_step_ns; /* clock_now_ns at the end of the last step: watchdog */
+    /* What the engine thread is at, for the watchdog. */
+    atomic_int phase;                         /* enum engine_phase */
+    metric_gauge phase_rows, phase_sequences; /* of the step */
+    metric_counter cache_resets;
+};
+
+enum engine_phase {
+    ENGINE_IDLE,     /* waits for work */
+    ENGINE_PLANNING, /* schedules */
+    ENGINE_FORWARD,  /* computes keys and values */
+    ENGINE_SAMPLING, /* computes logits and draws tokens */
+    ENGINE_COMMITTING,
 };
 
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */
@@ -61,9 +75,9 @@ enum status engine_create(const struct engine_options *options, struct engine **
 /* Cancels what is left, joins the thread. */
 void engine_destroy(struct engine *engine);
 
-/* Hand over all `count` completions of one client request, or none. STATUS_INVALID with code
-   "context_length_exceeded" when a prompt can never fit, STATUS_BUSY with retry_after_s when the
-   queue is full, STATUS_UNAVAILABLE after engine_drain. Any thread. */
+/* Hand over all `count` completions of one client request (one tenant's), or none. STATUS_INVALID
+   with code "context_length_exceeded" when a prompt can never fit, STATUS_BUSY with retry_after_s
+   when the queue is full, STATUS_UNAVAILABLE after engine_drain. Any thread. */
 enum status engine_submit(struct engine *engine, struct completion *const *completions,
                           uint32_t count, struct error *error);
 
@@ -71,6 +85,19 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
 void engine_drain(struct engine *engine);
 /* Completions inside, queued or running. */
 uint32_t engine_in_flight(struct engine *engine);
+
+/* Forget all prefixes whose pages nobody holds: completions that are submitted from now on do not
+   find them. Does not wait. Any thread. */
+void engine_reset_cache(struct engine *engine);
+
+/* Seconds, at least 1, until what waits now has probably left the queue. Any thread. */
+unsigned engine_retry_after_s(const struct engine *engine);
+
+/* Tokens of prompts that wait. Any thread. */
+uint64_t engine_queued_tokens(const struct engine *engine);
+/* Tokens that were computed for a tenant, prompts and answers, each once and no cached ones; tenant
+   <= key_count. Any thread. */
+uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant);
 
 const struct engine_metrics *engine_metrics(const struct engine *engine);
 

@@ -1,6 +1,5 @@
 /*
- * See scheduler.h: who waits, who has a place, how things end. What a step does is
- * scheduler_step.c's.
+ * See scheduler.h: who has a place, how things end.
  */
 #include "engine/scheduler_private.h"
 
@@ -13,8 +12,8 @@
 /* ---- memory ---- */
 
 struct layout {
-    uint64_t sequences, order, entries, turns, tokens, batch_sequences, logits_rows, copies,
-        samples, tables, pages; /* offsets */
+    uint64_t sequences, tenants, order, entries, turns, tokens, batch_sequences, logits_rows,
+        copies, samples, tables, pages; /* offsets */
     uint32_t table_capacity;
     uint64_t bytes;
 };
@@ -33,6 +32,7 @@ static struct layout layout_for(const struct scheduler_options *options, uint32_
     uint64_t end = bytes_align(sizeof(struct scheduler), 64);
     layout.table_capacity = pager_pages_for(page_size, options->max_length);
     layout.sequences = place(&end, n, sizeof(struct sequence));
+    layout.tenants = place(&end, options->tenant_count, sizeof(struct tenant));
     layout.order = place(&end, n, sizeof(struct sequence *));
     layout.entries = place(&end, n, sizeof(struct schedule_entry));
     layout.turns = place(&end, n, sizeof(struct sequence *));
@@ -56,6 +56,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                              struct error *error)
 {
     CHECK(options->max_sequences >= 1 && options->max_batch_tokens >= 1);
+    CHECK(options->tenant_count >= 1);
     uint32_t page_size = pager_page_size(options->pager);
     struct layout layout = layout_for(options, page_size);
     CHECK(layout.table_capacity <= pager_total_count(options->pager));
@@ -67,6 +68,8 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     s->options = *options;
     s->page_size = page_size;
     s->sequences = (struct sequence *)(memory + layout.sequences);
+    s->tenants = (struct tenant *)(memory + layout.tenants);
+    s->deadline_ns = UINT64_MAX;
     s->order = (struct sequence **)(memory + layout.order);
     s->entries = (struct schedule_entry *)(memory + layout.entries);
     s->turns = (struct sequence **)(memory + layout.turns);
@@ -127,58 +130,12 @@ static void observe_end(struct scheduler *s, const struct completion *completion
     metric_histogram_observe(&metrics->request_prompt_tokens, completion->prompt_count);
 }
 
-/* ---- the waiting list ---- */
-
-static void waiting_insert(struct scheduler *s, struct completion *completion)
-{
-    /* Who comes back is older than who never ran, so the walk is short; who is new goes to the end.
-     */
-    struct completion *after = s->waiting_last;
-    if (after && after->arrival > completion->arrival) {
-        after = NULL;
-        for (struct completion *next = s->waiting_first; next->arrival < completion->arrival;
-             next = next->next)
-            after = next;
-    }
-    completion->previous = after;
-    completion->next = after ? after->next : s->waiting_first;
-    *(completion->next ? &completion->next->previous : &s->waiting_last) = completion;
-    *(after ? &after->next : &s->waiting_first) = completion;
-    completion->is_waiting = true;
-    s->waiting_count++;
-}
-
-static void waiting_remove(struct scheduler *s, struct completion *completion)
-{
-    CHECK(completion->is_waiting);
-    *(completion->next ? &completion->next->previous : &s->waiting_last) = completion->previous;
-    *(completion->previous ? &completion->previous->next : &s->waiting_first) = completion->next;
-    completion->next = completion->previous = NULL;
-    completion->is_waiting = false;
-    s->waiting_count--;
-}
-
-static void choice_starts_waiting(struct scheduler *s, struct completion *completion,
-                                  uint32_t choice)
-{
-    completion->choices[choice].state = CHOICE_WAITING;
-    completion->waiting_choices++;
-    if (!completion->is_waiting)
-        waiting_insert(s, completion);
-}
-
-static void choice_stops_waiting(struct scheduler *s, struct completion *completion,
-                                 uint32_t choice, enum choice_state state)
-{
-    CHECK(completion->choices[choice].state == CHOICE_WAITING && completion->waiting_choices > 0);
-    completion->choices[choice].state = state;
-    if (--completion->waiting_choices == 0)
-        waiting_remove(s, completion);
-}
+/* ---- arrivals ---- */
 
 void scheduler_add(struct scheduler *s, struct completion *completion, uint64_t now_ns)
 {
     CHECK(completion->prompt_count < s->options.max_length);
+    CHECK(completion->tenant < s->options.tenant_count);
     uint32_t room = s->options.max_length - completion->prompt_count;
     completion->token_limit =
         completion->prompt_count + (completion->max_tokens < room ? completion->max_tokens : room);
@@ -188,8 +145,10 @@ void scheduler_add(struct scheduler *s, struct completion *completion, uint64_t 
     completion->waiting_choices = 0;
     if (completion->submit_ns == 0)
         completion->submit_ns = now_ns;
+    if (completion->deadline_ns && completion->deadline_ns < s->deadline_ns)
+        s->deadline_ns = completion->deadline_ns;
     for (uint32_t i = 0; i < completion->choice_count; i++)
-        choice_starts_waiting(s, completion, i);
+        scheduler_start_waiting(s, completion, i);
     scheduler_update_gauges(s);
 }
 
@@ -200,10 +159,11 @@ struct sequence *scheduler_seat(struct scheduler *s, struct completion *completi
     struct sequence *sequence = s->free_list;
     CHECK(sequence != NULL);
     s->free_list = sequence->next_free;
-    choice_stops_waiting(s, completion, choice, CHOICE_RUNNING);
+    scheduler_enter_prompt(s, completion); /* before it leaves the list: its backlog goes on */
+    scheduler_stop_waiting(s, completion, choice, CHOICE_RUNNING);
     sequence_init(sequence, completion, choice);
     uint32_t at = s->running_count++;
-    for (; at > 0 && sequence_is_older(sequence, s->order[at - 1]); at--)
+    for (; at > 0 && scheduler_ranks_before(sequence, s->order[at - 1]); at--)
         s->order[at] = s->order[at - 1];
     s->order[at] = sequence;
     return sequence;
@@ -216,27 +176,24 @@ static void unseat(struct scheduler *s, struct sequence *sequence)
         CHECK(at > 0);
     s->running_count--;
     memmove(&s->order[at], &s->order[at + 1], (s->running_count - at) * sizeof *s->order);
+    if (sequence->state == SEQUENCE_PROMPT)
+        scheduler_leave_prompt(s, sequence->completion);
     sequence_clear(sequence, s->options.pager);
     sequence->next_free = s->free_list;
     s->free_list = sequence;
 }
 
-/* From its place back to the waiting list; who follows it goes along. */
 void scheduler_send_back(struct scheduler *s, struct sequence *sequence)
 {
     for (uint32_t i = s->running_count; i-- > 0;) {
         struct sequence *follower = s->order[i];
         if (follower->leader != sequence)
             continue;
-        struct completion *completion = follower->completion;
-        uint32_t choice = follower->choice;
+        scheduler_start_waiting(s, follower->completion, follower->choice);
         unseat(s, follower);
-        choice_starts_waiting(s, completion, choice);
     }
-    struct completion *completion = sequence->completion;
-    uint32_t choice = sequence->choice;
+    scheduler_start_waiting(s, sequence->completion, sequence->choice);
     unseat(s, sequence);
-    choice_starts_waiting(s, completion, choice);
 }
 
 /* ---- ends ---- */
@@ -252,9 +209,12 @@ void scheduler_mark_dirty(struct scheduler *s, struct completion *completion)
 
 void scheduler_leave_queue(struct scheduler *s, struct completion *completion)
 {
-    if (!completion->was_admitted)
-        s->dequeued++;
+    if (completion->was_admitted)
+        return;
     completion->was_admitted = true;
+    struct tenant *tenant = scheduler_tenant(s, completion);
+    tenant->dequeued++;
+    tenant->dequeued_tokens += completion->prompt_count;
 }
 
 static void finish_choice(struct scheduler *s, struct completion *completion, uint32_t choice,
@@ -264,6 +224,7 @@ static void finish_choice(struct scheduler *s, struct completion *completion, ui
     completion->choices[choice].state = CHOICE_FINISHED;
     completion_finish(completion, choice, reason);
     metric_add(&metrics->finished[reason], 1);
+    metric_add(&metrics->progress, 1);
     metric_histogram_observe(&metrics->request_generation_tokens,
                              completion_generated(completion, choice));
     CHECK(completion->unfinished_choices > 0);
@@ -298,24 +259,42 @@ void scheduler_end(struct scheduler *s, struct sequence *sequence, enum finish_r
     scheduler_mark_dirty(s, completion);
 }
 
+/* Why a choice has to end now, or FINISH_NONE. Notes the deadlines of those who go on. */
+static enum finish_reason end_of(struct scheduler *s, const struct completion *completion,
+                                 uint32_t choice, uint64_t now_ns)
+{
+    if (completion_choice_cancelled(completion, choice))
+        return FINISH_CANCELLED;
+    uint64_t deadline_ns = completion->deadline_ns ? completion->deadline_ns : UINT64_MAX;
+    if (now_ns >= deadline_ns)
+        return FINISH_TIMEOUT;
+    if (deadline_ns < s->deadline_ns)
+        s->deadline_ns = deadline_ns;
+    return FINISH_NONE;
+}
+
 static void sweep_waiting(struct scheduler *s, struct completion *completion, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < completion->choice_count; i++) {
-        if (completion->choices[i].state != CHOICE_WAITING ||
-            !completion_choice_cancelled(completion, i))
+        if (completion->choices[i].state != CHOICE_WAITING)
             continue;
-        choice_stops_waiting(s, completion, i, CHOICE_FINISHED);
-        finish_choice(s, completion, i, FINISH_CANCELLED, now_ns);
+        enum finish_reason reason = end_of(s, completion, i, now_ns);
+        if (reason == FINISH_NONE)
+            continue;
+        scheduler_stop_waiting(s, completion, i, CHOICE_FINISHED);
+        finish_choice(s, completion, i, reason, now_ns);
         scheduler_mark_dirty(s, completion);
     }
 }
 
 void scheduler_sweep(struct scheduler *s, uint64_t now_ns)
 {
-    /* Youngest first: followers before their leader. */
+    s->deadline_ns = UINT64_MAX;
+    /* From the end: followers before their leader. */
     for (uint32_t i = s->running_count; i-- > 0;) {
         struct sequence *sequence = s->order[i];
-        if (!completion_choice_cancelled(sequence->completion, sequence->choice))
+        enum finish_reason reason = end_of(s, sequence->completion, sequence->choice, now_ns);
+        if (reason == FINISH_NONE)
             continue;
         for (uint32_t f = s->running_count; f-- > i + 1;) {
             if (s->order[f]->leader == sequence) {
@@ -325,11 +304,14 @@ void scheduler_sweep(struct scheduler *s, uint64_t now_ns)
                 scheduler_send_back(s, follower);
             }
         }
-        scheduler_end(s, sequence, FINISH_CANCELLED, now_ns);
+        scheduler_end(s, sequence, reason, now_ns);
     }
-    for (struct completion *completion = s->waiting_first, *next; completion; completion = next) {
-        next = completion->next;
-        sweep_waiting(s, completion, now_ns);
+    for (uint32_t t = 0; t < s->options.tenant_count; t++) {
+        struct completion *next;
+        for (struct completion *c = s->tenants[t].waiting_first; c; c = next) {
+            next = c->next;
+            sweep_waiting(s, c, now_ns);
+        }
     }
     scheduler_update_gauges(s);
 }
@@ -338,10 +320,11 @@ void scheduler_cancel_all(struct scheduler *s, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < s->running_count; i++)
         atomic_store(&s->order[i]->completion->choices[s->order[i]->choice].cancelled, true);
-    for (struct completion *completion = s->waiting_first; completion;
-         completion = completion->next) {
-        for (uint32_t i = 0; i < completion->choice_count; i++)
-            atomic_store(&completion->choices[i].cancelled, true);
+    for (uint32_t t = 0; t < s->options.tenant_count; t++) {
+        for (struct completion *c = s->tenants[t].waiting_first; c; c = c->next) {
+            for (uint32_t i = 0; i < c->choice_count; i++)
+                atomic_store(&c->choices[i].cancelled, true);
+        }
     }
     scheduler_sweep(s, now_ns);
     scheduler_settle(s);
@@ -373,9 +356,20 @@ uint32_t scheduler_decoding_count(const struct scheduler *s)
     return count;
 }
 
-uint64_t scheduler_dequeued_count(const struct scheduler *s)
+uint64_t scheduler_deadline_ns(const struct scheduler *s)
 {
-    return s->dequeued;
+    return s->deadline_ns;
+}
+
+void scheduler_tenant_counts(const struct scheduler *s, uint32_t tenant,
+                             struct scheduler_tenant_counts *out)
+{
+    CHECK(tenant < s->options.tenant_count);
+    *out = (struct scheduler_tenant_counts){
+        .dequeued = s->tenants[tenant].dequeued,
+        .dequeued_tokens = s->tenants[tenant].dequeued_tokens,
+        .tokens = s->tenants[tenant].tokens,
+    };
 }
 
 uint64_t scheduler_completed_count(const struct scheduler *s)
@@ -411,27 +405,19 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
 static const char *check_lists(const struct scheduler *s)
 {
     for (uint32_t i = 1; i < s->running_count; i++) {
-        if (!sequence_is_older(s->order[i - 1], s->order[i]))
-            return "the running are not in the order of age";
+        if (!scheduler_ranks_before(s->order[i - 1], s->order[i]))
+            return "the running are not in the order of rank";
     }
-    uint32_t count = 0, free_count = 0;
-    uint64_t arrival = 0;
-    for (const struct completion *c = s->waiting_first; c; c = c->next) {
-        if (c->arrival <= arrival || !c->is_waiting || c->waiting_choices == 0 ||
-            (c->next ? c->next->previous : s->waiting_last) != c)
-            return "the waiting list is broken";
-        arrival = c->arrival;
-        count++;
-    }
+    uint32_t free_count = 0;
     for (const struct sequence *free_place = s->free_list; free_place;
          free_place = free_place->next_free) {
         if (free_place->completion || free_place->table.count)
             return "a free place is not empty";
         free_count++;
     }
-    if (count != s->waiting_count || free_count + s->running_count != s->options.max_sequences)
-        return "a list's length is wrong";
-    return NULL;
+    if (free_count + s->running_count != s->options.max_sequences)
+        return "the number of places is wrong";
+    return scheduler_check_queue(s);
 }
 
 bool scheduler_check(const struct scheduler *s, uint32_t *scratch, struct error *error)

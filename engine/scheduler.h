@@ -4,24 +4,31 @@
  * Private to engine/; engine thread only. Refuses nothing: what can never run is refused by
  * engine_submit.
  *
- * One step: scheduler_sweep (drop what was cancelled) → scheduler_next → the caller copies pages,
- * runs the batch and fills the samples → scheduler_commit → scheduler_settle (wake the readers).
+ * One step: scheduler_sweep (drop what was cancelled or is late) → scheduler_next → the caller
+ * copies pages, runs the batch and fills the samples → scheduler_commit → scheduler_settle (wake
+ * the readers).
  *
  * Rules
- * - First come, first served: age is (arrival, choice). The waiting list is in that order, and
- * nobody passes its head. The head waits for a place, for pages, or for a running prompt that is
- * computing the very page it needs next.
- * - Decoding sequences first, one row each; if there are more of them than rows they take turns,
- * and every fourth such step half of the rows (at least one) goes to prompts. The rest goes to
- * prompts, oldest first, in chunks.
+ * - Decoding sequences first, one row each; if there are more of them than rows they take turns
+ * (one of each tenant, then a second of each …), and every fourth such step half of the rows (at
+ * least one) goes to prompts. The rest goes to prompts, in chunks.
+ * - Prompt rows and places go to whoever is first: the most urgent level, max(priority, 0); then
+ * the tenant that was served the fewest tokens (scheduler_queue.c); then its lowest priority; then
+ * first come, first served: age is (arrival, choice). Tenants with prompts at the same time share
+ * a step's rows. What waits and is first is not passed by others that wait: it waits for a place,
+ * for pages, or (then only its own tenant's wait behind it) for a running prompt that is computing
+ * the very page it needs next.
  * - A sequence gets a place only with all pages for the tokens it has, and one page left over for
  * each that runs. So a half-computed prompt never waits for pages.
- * - No page for the next token: the youngest that holds pages gives way, is put back at its age's
- * place in the waiting list and is recomputed later. The oldest is never preempted: alone it always
- * fits.
- * - Preempted twice, a choice comes back only when all it may ever need fits beside all that those
- * who run may ever need. Since nobody passes it meanwhile and younger ones give way first, it is
- * not preempted a third time.
+ * - No page for the next token: somebody gives way (scheduler_victim.c says who), is put back into
+ * the waiting list and is recomputed later. Never the first in rank (level, then age): alone it
+ * always fits. So somebody always ends.
+ * - What waits and is first may also take a place and pages from those who are less urgent, and
+ * from a tenant that holds more than its part of them, as far as its own tenant's part goes.
+ * - Preempted twice, a choice is not preempted again: it comes back only when all it may ever need
+ * fits beside all that those who run may ever need, and while it runs everybody else is admitted
+ * only like that. So while it runs there is a page for everyone.
+ * - A deadline ends a choice as it is, wherever it is.
  * - n > 1: the first choice without a token leads and computes the prompt, the others that have a
  *   place follow; at its end all sample from the same logits row, and share its pages.
  */
@@ -42,6 +49,7 @@ struct scheduler_options {
     uint32_t max_sequences;     /* places */
     uint32_t max_batch_tokens;  /* rows per step */
     uint32_t max_length;        /* tokens of a sequence; its pages fit the pool */
+    uint32_t tenant_count;      /* >= 1: completions name one below this */
     const uint32_t *end_tokens; /* borrowed */
     uint32_t end_token_count;
     bool prefix_cache;
@@ -83,8 +91,9 @@ uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_
 /* An attached completion whose prompt_count < max_length; it is detached at its end. */
 void scheduler_add(struct scheduler *scheduler, struct completion *completion, uint64_t now_ns);
 
-/* End every choice that was cancelled, running or waiting; its pages are free at once. Looks at all
-   that wait: call it when the cancel epoch has moved. */
+/* End every choice that was cancelled or whose deadline has passed, running or waiting; its pages
+   are free at once. Looks at all that wait: call it when the cancel epoch has moved or
+   scheduler_deadline_ns has come. */
 void scheduler_sweep(struct scheduler *scheduler, uint64_t now_ns);
 
 /* End everything as cancelled. */
@@ -106,8 +115,16 @@ bool scheduler_has_work(const struct scheduler *scheduler);
 uint32_t scheduler_running_count(const struct scheduler *scheduler); /* places taken */
 uint32_t scheduler_waiting_count(const struct scheduler *scheduler); /* completions in the list */
 uint32_t scheduler_decoding_count(const struct scheduler *scheduler);
-/* Completions that have left the queue for the first time, by running or ending, ever. */
-uint64_t scheduler_dequeued_count(const struct scheduler *scheduler);
+/* No deadline passes before; UINT64_MAX: none at all. */
+uint64_t scheduler_deadline_ns(const struct scheduler *scheduler);
+
+struct scheduler_tenant_counts {
+    uint64_t dequeued;        /* completions that left the queue, by running or ending, ever */
+    uint64_t dequeued_tokens; /* and the tokens of their prompts */
+    uint64_t tokens;          /* computed for it, each once: cached ones not, nor recomputed ones */
+};
+void scheduler_tenant_counts(const struct scheduler *scheduler, uint32_t tenant,
+                             struct scheduler_tenant_counts *out);
 /* Completions that have ended, ever. */
 uint64_t scheduler_completed_count(const struct scheduler *scheduler);
 

@@ -1,9 +1,9 @@
 /*
  * See scheduler.h: what the next step does, and what becomes of its tokens.
  *
- *     scheduler_next:  pages for those who decode (the youngest give way) → their rows → rows of
- * running prompts → admission of who waits, while rows, places and pages last scheduler_commit:
- * computed counts and published pages → followers take over → tokens and ends
+ *     scheduler_next    whose turn it is to decode → pages for them (others give way) → their rows
+ *                       → rows for prompts, whoever is next: those who wait are admitted
+ *     scheduler_commit  computed counts and published pages → followers take over → tokens and ends
  */
 #include "engine/scheduler_private.h"
 
@@ -14,52 +14,8 @@
 
 /* A prompt gets rows beside more decoding sequences than rows at least every so many steps. */
 #define STARVED_STEPS_MAX 3
-/* A choice that gave way so often comes back only when nothing can make it give way again. */
-#define PREEMPTIONS_BEFORE_FULL 2
 
 /* ---- pages ---- */
-
-static void preempt(struct scheduler *s, struct sequence *victim)
-{
-    metric_add(&s->options.metrics->preemptions, 1);
-    scheduler_send_back(s, victim);
-}
-
-static struct sequence *youngest_holder(const struct scheduler *s)
-{
-    for (uint32_t i = s->running_count; i-- > 0;) {
-        if (s->order[i]->table.count > 0)
-            return s->order[i];
-    }
-    return NULL;
-}
-
-/* A page to write for the sequence's next position. The youngest give way until there is one; false
-   if that was the sequence itself. */
-static bool make_room(struct scheduler *s, struct sequence *sequence, bool *gave_way)
-{
-    for (;;) {
-        struct schedule_copy copy;
-        switch (sequence_make_room(sequence, s->options.pager, &copy.from, &copy.to)) {
-        case SEQUENCE_ROOM_COPY:
-            CHECK(s->schedule.copy_count < s->options.max_sequences);
-            s->copies[s->schedule.copy_count++] = copy;
-            return true;
-        case SEQUENCE_ROOM:
-            return true;
-        case SEQUENCE_NO_ROOM:
-            break;
-        }
-        struct sequence *victim = youngest_holder(s);
-        CHECK(victim != NULL && victim != s->order[0]); /* alone, the oldest always fits */
-        victim->completion->choices[victim->choice].preemptions++;
-        *gave_way = true;
-        bool itself = victim == sequence;
-        preempt(s, victim);
-        if (itself)
-            return false;
-    }
-}
 
 /* Tests: somebody who decodes goes back, least often sent back first, then oldest. */
 static void preempt_for_test(struct scheduler *s)
@@ -77,7 +33,8 @@ static void preempt_for_test(struct scheduler *s)
     if (!victim)
         return;
     victim->completion->choices[victim->choice].forced_preemptions++;
-    preempt(s, victim);
+    metric_add(&s->options.metrics->preemptions, 1);
+    scheduler_send_back(s, victim);
 }
 
 /* ---- admission ---- */
@@ -115,30 +72,65 @@ static bool prefix_is_coming(const struct scheduler *s, const struct completion 
     return false;
 }
 
-/* Pages that have to stay free when the head is admitted, and pages it needs. */
-static bool fits(const struct scheduler *s, const struct completion *completion, uint32_t choice,
-                 uint32_t token_count, const struct pager_match *match)
+/* What admitting a waiting choice takes. */
+struct need {
+    struct pager_match match; /* pages that are there already */
+    uint64_t own;             /* pages that it will hold */
+    uint64_t missing;         /* pages that are not free, of those it takes and those to be left */
+};
+
+/* A choice is admitted with all pages for the tokens it has. One page has to be left for each that
+   runs; or, if one of them or itself must not give way again, all that any of them may come to
+   need. */
+static uint64_t pages_missing(const struct scheduler *s, const struct completion *completion,
+                              uint32_t choice, uint32_t token_count, struct need *need)
 {
-    uint64_t need = pager_pages_for(s->page_size, token_count);
-    uint64_t stay_free = s->running_count;
-    if (completion->choices[choice].preemptions >= PREEMPTIONS_BEFORE_FULL) {
-        need = pager_pages_for(s->page_size, completion->token_limit - 1);
-        stay_free = 0;
+    uint64_t pages = pager_pages_for(s->page_size, token_count);
+    uint64_t to_leave = s->running_count;
+    need->own = pages;
+    if (completion->choices[choice].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s)) {
+        pages = pager_pages_for(s->page_size, completion->token_limit - 1);
+        to_leave = 0;
         for (uint32_t i = 0; i < s->running_count; i++)
-            stay_free += sequence_growth(s->order[i], s->options.pager);
+            to_leave += sequence_growth(s->order[i], s->options.pager);
     }
-    need -= match->page_count;
-    return need + match->free_count + stay_free <= pager_free_count(s->options.pager);
+    uint64_t wanted = pages - need->match.page_count + need->match.free_count + to_leave;
+    uint64_t free_count = pager_free_count(s->options.pager);
+    return wanted > free_count ? wanted - free_count : 0;
 }
 
-/* Every choice of the completion that has no token yet follows the leader, as far as places go. */
+/* What the first waiting choice of the completion needs. False: it waits for a prefix that is being
+   computed. Pages that match are in the free place's table, if there is one. */
+static bool find_need(struct scheduler *s, const struct completion *completion, struct need *need)
+{
+    uint32_t choice = first_waiting_choice(completion);
+    const uint32_t *tokens = completion->choices[choice].history;
+    uint32_t token_count = completion->prompt_count + completion_generated(completion, choice);
+    *need = (struct need){.match = {0}};
+    if (s->free_list && uses_cache(s, completion)) {
+        pager_find(s->options.pager, tokens, token_count, completion->cache_salt,
+                   s->free_list->table.pages, &need->match);
+        if (prefix_is_coming(s, completion, tokens, token_count, need->match.page_count))
+            return false;
+    }
+    need->missing = pages_missing(s, completion, choice, token_count, need);
+    return true;
+}
+
+/* Every choice of the completion that has no token yet follows the leader, as far as places go (and
+   pages, while nobody is admitted on credit). */
 static void seat_followers(struct scheduler *s, struct sequence *leader)
 {
     struct completion *completion = leader->completion;
+    bool careful = scheduler_is_careful(s);
     for (uint32_t i = leader->choice + 1; i < completion->choice_count && s->free_list; i++) {
         if (completion->choices[i].state != CHOICE_WAITING || completion_generated(completion, i))
             continue;
+        struct need need = {.match = {0}};
+        if (careful && pages_missing(s, completion, i, completion->prompt_count, &need) > 0)
+            return;
         struct sequence *follower = scheduler_seat(s, completion, i);
+        scheduler_leave_prompt(s, completion);
         follower->state = SEQUENCE_FOLLOWING;
         follower->leader = leader;
     }
@@ -158,51 +150,106 @@ static void note_admission(struct scheduler *s, struct completion *completion,
     }
 }
 
-/* Give the head of the waiting list a place; NULL when it has to wait. */
-static struct sequence *admit_head(struct scheduler *s, uint64_t now_ns)
+/* A place for the first waiting choice of the completion, with the pages it needs. */
+static struct sequence *admit(struct scheduler *s, struct completion *completion,
+                              const struct need *need, uint64_t now_ns)
 {
-    struct completion *completion = s->waiting_first;
-    if (!completion || !s->free_list)
-        return NULL;
     struct pager *pager = s->options.pager;
     uint32_t choice = first_waiting_choice(completion);
-    const uint32_t *tokens = completion->choices[choice].history;
-    uint32_t token_count = completion->prompt_count + completion_generated(completion, choice);
-    uint32_t *pages = s->free_list->table.pages; /* of the place it would get */
-    struct pager_match match = {0};
-    if (uses_cache(s, completion)) {
-        pager_find(pager, tokens, token_count, completion->cache_salt, pages, &match);
-        if (prefix_is_coming(s, completion, tokens, token_count, match.page_count))
-            return NULL;
-    }
-    if (!fits(s, completion, choice, token_count, &match))
-        return NULL;
+    uint32_t *pages = s->free_list->table.pages;
     struct sequence *sequence = scheduler_seat(s, completion, choice);
-    page_table_adopt(&sequence->table, pager, pages, match.page_count);
+    page_table_adopt(&sequence->table, pager, pages, need->match.page_count);
     bool grown = page_table_grow(&sequence->table, pager,
-                                 pager_pages_for(s->page_size, token_count) - match.page_count);
+                                 pager_pages_for(s->page_size, sequence->token_count) -
+                                     need->match.page_count);
     CHECK(grown);
-    sequence->computed = match.page_count * s->page_size;
-    sequence->published = match.page_count;
-    sequence->chain = match.chain;
+    sequence->computed = need->match.page_count * s->page_size;
+    sequence->published = need->match.page_count;
+    sequence->chain = need->match.chain;
     note_admission(s, completion, sequence->computed, now_ns);
-    if (token_count == completion->prompt_count)
+    if (sequence->token_count == completion->prompt_count)
         seat_followers(s, sequence);
     return sequence;
 }
 
+/* Who gets the next prompt rows, at most *row_limit of them; NULL: nobody. Whoever waits and is
+   first is admitted, or blocks those who wait behind it: everybody if it lacks room, only its own
+   tenant's if it waits for a prefix. */
+static struct sequence *next_prompt(struct scheduler *s, uint32_t *row_limit, uint64_t now_ns)
+{
+    struct scheduler_turn turn;
+    while (scheduler_pick(s, &turn)) {
+        *row_limit = turn.row_limit;
+        if (turn.prompt)
+            return turn.prompt;
+        struct need need;
+        if (!find_need(s, turn.waiting, &need))
+            turn.tenant->blocked_step = s->step;
+        else if (!s->free_list || need.missing > 0)
+            s->blocked_step = s->step;
+        else
+            return admit(s, turn.waiting, &need, now_ns);
+    }
+    return NULL;
+}
+
+/* If last step somebody lacked room: those who hold more than their part may have to give way.
+   Before anything is planned, since they may be anyone. */
+static void reclaim_room(struct scheduler *s)
+{
+    struct scheduler_turn turn;
+    struct need need;
+    if (s->blocked_step + 1 != s->step || !scheduler_pick(s, &turn) || !turn.waiting ||
+        !scheduler_has_lesser(s, turn.waiting) || !find_need(s, turn.waiting, &need))
+        return;
+    if (!s->free_list || need.missing > 0)
+        scheduler_reclaim(s, turn.waiting, need.missing, need.own);
+}
+
 /* ---- the step ---- */
 
-static int compare_turns(const void *left, const void *right)
+/* Who of one tenant waited longest. */
+static int compare_waits(const struct sequence *a, const struct sequence *b)
 {
-    const struct sequence *a = *(struct sequence *const *)left;
-    const struct sequence *b = *(struct sequence *const *)right;
     if (a->last_step != b->last_step)
         return a->last_step < b->last_step ? -1 : 1;
     return sequence_is_older(a, b) ? -1 : 1;
 }
 
-/* Mark the decoding sequences that run in this step: at most `quota`, those that waited longest. */
+static int compare_in_tenant(const void *left, const void *right)
+{
+    const struct sequence *a = *(struct sequence *const *)left;
+    const struct sequence *b = *(struct sequence *const *)right;
+    if (a->completion->tenant != b->completion->tenant)
+        return a->completion->tenant < b->completion->tenant ? -1 : 1;
+    return compare_waits(a, b);
+}
+
+static int compare_turns(const void *left, const void *right)
+{
+    const struct sequence *a = *(struct sequence *const *)left;
+    const struct sequence *b = *(struct sequence *const *)right;
+    uint32_t a_level = scheduler_level(a->completion), b_level = scheduler_level(b->completion);
+    if (a_level != b_level)
+        return a_level < b_level ? -1 : 1;
+    if (a->round != b->round)
+        return a->round < b->round ? -1 : 1;
+    return compare_waits(a, b);
+}
+
+/* More want to decode than there are rows: one of each tenant, then a second of each, … so that a
+   tenant with many takes no rows from one with few. */
+static void sort_turns(struct scheduler *s, uint32_t count)
+{
+    qsort(s->turns, count, sizeof *s->turns, compare_in_tenant);
+    for (uint32_t i = 0; i < count; i++) {
+        bool same = i > 0 && s->turns[i]->completion->tenant == s->turns[i - 1]->completion->tenant;
+        s->turns[i]->round = same ? s->turns[i - 1]->round + 1 : 0;
+    }
+    qsort(s->turns, count, sizeof *s->turns, compare_turns);
+}
+
+/* Mark the decoding sequences that run in this step: at most `quota`. */
 static void choose_turns(struct scheduler *s, uint32_t quota)
 {
     uint32_t count = 0;
@@ -211,7 +258,7 @@ static void choose_turns(struct scheduler *s, uint32_t quota)
             s->turns[count++] = s->order[i];
     }
     if (count > quota) {
-        qsort(s->turns, count, sizeof *s->turns, compare_turns);
+        sort_turns(s, count);
         count = quota;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -235,13 +282,14 @@ static uint32_t decode_quota(struct scheduler *s, uint64_t now_ns)
         s->starved_steps = 0;
         return rows;
     }
-    if (!s->waiting_first && !has_running_prompt(s))
+    if (s->waiting_count == 0 && !has_running_prompt(s))
         return rows;
     if (s->starved_steps < STARVED_STEPS_MAX) {
         s->starved_steps++;
         return rows;
     }
-    if (!has_running_prompt(s) && !admit_head(s, now_ns))
+    uint32_t row_limit;
+    if (!next_prompt(s, &row_limit, now_ns))
         return rows;
     s->starved_steps = 0;
     return rows - (rows > 1 ? rows / 2 : 1);
@@ -249,39 +297,66 @@ static uint32_t decode_quota(struct scheduler *s, uint64_t now_ns)
 
 static void plan_rows(struct scheduler *s, struct sequence *sequence, uint32_t count)
 {
-    CHECK(count >= 1 && sequence->computed + count <= sequence->token_count);
-    CHECK(s->entry_count < s->options.max_sequences);
-    s->entries[s->entry_count++] = (struct schedule_entry){sequence, count};
-    sequence->last_step = s->step;
+    CHECK(count >= 1 && sequence->computed + scheduler_planned_rows(s, sequence) + count <=
+                            sequence->token_count);
+    if (sequence->last_step != s->step) {
+        CHECK(s->entry_count < s->options.max_sequences);
+        sequence->last_step = s->step;
+        sequence->entry = s->entry_count;
+        s->entries[s->entry_count++] = (struct schedule_entry){.sequence = sequence};
+    }
+    struct schedule_entry *entry = &s->entries[sequence->entry];
+    entry->row_count += count;
+    scheduler_charge(s, sequence, sequence->computed + entry->row_count);
     if (sequence->state == SEQUENCE_DECODING)
         s->schedule.decode_row_count += count;
     else
         s->schedule.prompt_row_count += count;
 }
 
-/* Returns whether somebody had to give way. */
-static bool plan_decoding(struct scheduler *s, uint32_t quota)
+/* A page to write for the sequence's next position; there is one. */
+static void own_page(struct scheduler *s, struct sequence *sequence)
 {
-    bool gave_way = false;
+    struct schedule_copy copy;
+    enum sequence_room room = sequence_make_room(sequence, s->options.pager, &copy.from, &copy.to);
+    CHECK(room != SEQUENCE_NO_ROOM);
+    if (room != SEQUENCE_ROOM_COPY)
+        return;
+    CHECK(s->schedule.copy_count < s->options.max_sequences);
+    s->copies[s->schedule.copy_count++] = copy;
+}
+
+static void plan_decoding(struct scheduler *s, uint32_t quota)
+{
     choose_turns(s, quota);
-    for (uint32_t i = 0; i < s->running_count;) {
-        struct sequence *sequence = s->order[i];
-        if (sequence->turn != s->step) {
-            i++;
-        } else if (make_room(s, sequence, &gave_way)) {
-            plan_rows(s, sequence, 1);
-            i++;
-        } /* else it has gone, and order[i] is the next one */
+    if (scheduler_make_way(s))
+        s->blocked_step = s->step; /* what little room there is now is for those who run */
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        if (s->order[i]->turn == s->step) {
+            own_page(s, s->order[i]);
+            plan_rows(s, s->order[i], 1);
+        }
     }
-    return gave_way;
 }
 
 static uint32_t plan_prompt(struct scheduler *s, struct sequence *sequence, uint32_t rows)
 {
     uint32_t left = sequence->token_count - sequence->computed;
+    left -= scheduler_planned_rows(s, sequence);
     uint32_t count = left < rows ? left : rows;
     plan_rows(s, sequence, count);
     return count;
+}
+
+static void plan_prompts(struct scheduler *s, uint32_t rows, uint64_t now_ns)
+{
+    while (rows > 0) {
+        uint32_t row_limit;
+        struct sequence *sequence = next_prompt(s, &row_limit, now_ns);
+        if (!sequence)
+            return;
+        rows -= plan_prompt(s, sequence, rows < row_limit ? rows : row_limit);
+    }
 }
 
 static void add_sample(struct scheduler *s, struct sequence *sequence, uint32_t logits_index,
@@ -348,23 +423,13 @@ const struct schedule *scheduler_next(struct scheduler *s, uint32_t prompt_row_l
     schedule->copy_count = schedule->sample_count = 0;
     if (s->options.test_preempt_every && s->step % s->options.test_preempt_every == 0)
         preempt_for_test(s);
-    bool gave_way = plan_decoding(s, decode_quota(s, now_ns));
+    reclaim_room(s);
+    plan_decoding(s, decode_quota(s, now_ns));
     /* Whose turn it was may all have given way; then it is somebody else's turn. */
     while (s->entry_count == 0 && scheduler_decoding_count(s) > 0 && !has_running_prompt(s))
-        gave_way |= plan_decoding(s, s->options.max_batch_tokens);
+        plan_decoding(s, s->options.max_batch_tokens);
     uint32_t rows = s->options.max_batch_tokens - schedule->decode_row_count;
-    if (rows > prompt_row_limit)
-        rows = prompt_row_limit;
-    for (uint32_t i = 0; i < s->running_count && rows > 0; i++) {
-        if (s->order[i]->state == SEQUENCE_PROMPT)
-            rows -= plan_prompt(s, s->order[i], rows);
-    }
-    while (!gave_way && rows > 0) {
-        struct sequence *sequence = admit_head(s, now_ns);
-        if (!sequence)
-            break;
-        rows -= plan_prompt(s, sequence, rows);
-    }
+    plan_prompts(s, rows < prompt_row_limit ? rows : prompt_row_limit, now_ns);
     fill_batch(s);
     scheduler_update_gauges(s);
     return schedule;
@@ -416,6 +481,8 @@ static void apply_sample(struct scheduler *s, const struct schedule_sample *samp
     metric_add(&s->options.metrics->generation_tokens, 1);
     sequence->token_count++;
     sequence->sampled_count++;
+    if (sequence->state == SEQUENCE_PROMPT)
+        scheduler_leave_prompt(s, completion);
     sequence->state = SEQUENCE_DECODING;
     if (sequence->token_count == completion->token_limit)
         scheduler_end(s, sequence, FINISH_LENGTH, now_ns);

@@ -29,6 +29,27 @@ uint32_t sequence_growth(const struct sequence *sequence, const struct pager *pa
     return growth;
 }
 
+uint32_t sequence_page_to_write(const struct sequence *sequence, uint32_t page_size)
+{
+    uint32_t index = sequence->computed / page_size;
+    return index < sequence->table.count ? sequence->table.pages[index] : 0;
+}
+
+uint32_t sequence_own_pages(const struct sequence *sequence, const struct pager *pager)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < sequence->table.count; i++)
+        count += pager_holders(pager, sequence->table.pages[i]) == 1;
+    return count;
+}
+
+uint32_t sequence_cost(const struct sequence *sequence, const struct pager *pager)
+{
+    uint32_t shared = sequence->table.count - sequence_own_pages(sequence, pager);
+    uint32_t kept = shared * pager_page_size(pager);
+    return sequence->computed > kept ? sequence->computed - kept : 0;
+}
+
 enum sequence_room sequence_make_room(struct sequence *sequence, struct pager *pager,
                                       uint32_t *from, uint32_t *to)
 {

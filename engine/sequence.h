@@ -41,6 +41,9 @@ struct sequence {
     uint64_t last_step;         /* when it last had rows: turns, if there are more than rows */
     uint64_t turn;              /* == the step: chosen for it */
     uint32_t sampled_count;     /* since it got its place */
+    uint32_t entry;             /* of the schedule, if last_step is the step */
+    uint32_t cost;              /* scratch of choosing who gives way … */
+    uint32_t round;             /* … and whose turn it is */
 };
 
 /* A choice takes the place; its table is empty, as sequence_clear left it. */
@@ -61,6 +64,15 @@ static inline const uint32_t *sequence_history(const struct sequence *sequence)
 
 /* Most pages it may come to hold beyond those it has, a copy of a shared one included. */
 uint32_t sequence_growth(const struct sequence *sequence, const struct pager *pager);
+
+/* The page of position `computed`, which is written next; 0: it has to be taken first. */
+uint32_t sequence_page_to_write(const struct sequence *sequence, uint32_t page_size);
+
+/* Pages that nobody else holds: what is free when the sequence gives its pages back. */
+uint32_t sequence_own_pages(const struct sequence *sequence, const struct pager *pager);
+
+/* Rows to compute again if it gave its pages back: those in pages that nobody else holds. */
+uint32_t sequence_cost(const struct sequence *sequence, const struct pager *pager);
 
 enum sequence_room {
     SEQUENCE_ROOM,      /* the page is there and writable */

@@ -168,12 +168,15 @@ bool pager_findable(const struct pager *pager, uint32_t page)
     return pager->pool.pages[page].findable != 0;
 }
 
-void pager_forget(struct pager *pager)
+uint32_t pager_forget(struct pager *pager)
 {
-    for (uint32_t page = 1; page < pager->pool.page_count; page++) {
-        if (pager->pool.pages[page].findable)
+    uint32_t count = pager->pool.cached_count;
+    for (uint32_t page = 1; page < pager->pool.page_count && pager->pool.cached_count > 0; page++) {
+        if (pager->pool.pages[page].findable && pager->pool.pages[page].holders == 0)
             forget_page(pager, page);
     }
+    CHECK(pager->pool.cached_count == 0);
+    return count;
 }
 
 /* The free list from head to tail: linked both ways, no page twice, counts right. Marks its pages

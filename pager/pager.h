@@ -71,8 +71,8 @@ uint64_t pager_publish(struct pager *pager, uint32_t page, uint64_t chain, const
 /* Is the page named by the prefix index? Such a page is full and must not be written. */
 bool pager_findable(const struct pager *pager, uint32_t page);
 
-/* Forget everything findable. Held pages stay held. */
-void pager_forget(struct pager *pager);
+/* Forget every page that is findable and has no holder; returns how many. */
+uint32_t pager_forget(struct pager *pager);
 
 /* Verify everything against the tables that exist: free + held = total, holders equal the tables
    that name a page, every page in exactly one place, empty pages before cached ones, findable pages

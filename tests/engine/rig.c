@@ -30,7 +30,12 @@ static struct sampling_params sampling(const struct rig_request *request)
     };
 }
 
-struct completion *rig_completion(const struct rig_request *request)
+void rig_limit_requests(uint64_t bytes)
+{
+    rig_budget.cap_bytes[BUDGET_REQUESTS] = bytes ? bytes : UINT64_MAX / 4;
+}
+
+struct completion *rig_try_completion(const struct rig_request *request)
 {
     struct completion_spec spec = {
         .tokens = request->tokens,
@@ -41,6 +46,9 @@ struct completion *rig_completion(const struct rig_request *request)
         .ignore_eos = !request->stops,
         .use_prefix_cache = !request->no_cache,
         .cache_salt = request->cache_salt,
+        .priority = request->priority,
+        .tenant = request->tenant,
+        .deadline_ns = request->deadline_ns,
         .want_logprobs = request->logprobs,
         .top_logprobs = 3,
         .wake = request->wake,
@@ -48,7 +56,19 @@ struct completion *rig_completion(const struct rig_request *request)
     };
     struct completion *completion;
     struct error error;
-    CHECK(completion_create(&spec, &rig_budget, &completion, &error) == STATUS_OK);
+    uint64_t before = rig_request_bytes();
+    enum status status = completion_create(&spec, &rig_budget, &completion, &error);
+    if (status == STATUS_OK)
+        return completion;
+    CHECK(status == STATUS_BUSY || status == STATUS_TOO_LARGE);
+    CHECK(rig_request_bytes() == before);
+    return NULL;
+}
+
+struct completion *rig_completion(const struct rig_request *request)
+{
+    struct completion *completion = rig_try_completion(request);
+    CHECK(completion);
     return completion;
 }
 
@@ -149,6 +169,7 @@ struct rig *rig_create(const struct rig_options *options)
         .max_sequences = options->max_sequences,
         .max_batch_tokens = options->max_batch_tokens,
         .max_length = rig->max_length,
+        .tenant_count = options->tenant_count ? options->tenant_count : 1,
         .end_tokens = &end_token,
         .end_token_count = 1,
         .prefix_cache = !options->no_prefix_cache,
@@ -294,6 +315,17 @@ const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
     check(rig);
     scheduler_settle(rig->scheduler);
     return rig->plan;
+}
+
+void rig_preempt(struct rig *rig, unsigned index)
+{
+    CHECK(index < rig->scheduler->running_count);
+    struct sequence *sequence = rig->scheduler->order[index];
+    if (sequence->state == SEQUENCE_FOLLOWING)
+        return;
+    sequence->completion->choices[sequence->choice].forced_preemptions++;
+    scheduler_send_back(rig->scheduler, sequence);
+    check(rig);
 }
 
 unsigned rig_run(struct rig *rig, unsigned most)

@@ -27,12 +27,18 @@ struct rig_request {
     bool stops; /* false: ignore_eos */
     bool no_cache;
     bool logprobs; /* with 3 alternatives */
+    int32_t priority;
+    uint32_t tenant;
+    uint64_t deadline_ns;
     void (*wake)(void *arg);
     void *wake_arg;
 };
 
-/* Held by the caller once. The budget is the test program's own, without limit. */
+/* Held by the caller once. The budget is the test program's own, without limit until one is set. */
 struct completion *rig_completion(const struct rig_request *request);
+/* The same, or NULL when the budget has no room. */
+struct completion *rig_try_completion(const struct rig_request *request);
+void rig_limit_requests(uint64_t bytes); /* 0: no limit */
 /* Bytes of all completions that are alive. */
 uint64_t rig_request_bytes(void);
 
@@ -57,6 +63,7 @@ struct rig_options {
     uint32_t context;            /* 0: what the pool holds */
     uint32_t logits_rows_max;    /* 0: 3 */
     uint32_t test_preempt_every; /* 0: never */
+    uint32_t tenant_count;       /* 0 means 1 */
     bool no_prefix_cache;
 };
 
@@ -88,6 +95,9 @@ void rig_add(struct rig *rig, struct completion *completion);
 /* One step, checked before and after. Returns the plan: per sequence NAME[.choice]:first+rows, then
    "from>to" for each page copied; "" when there is nothing to do. */
 const char *rig_step(struct rig *rig, uint32_t prompt_row_limit);
+/* Somebody who runs gives its pages back, as if there were no room: number `index` in the order of
+   rank. Between steps. Those who follow others cannot. */
+void rig_preempt(struct rig *rig, unsigned index);
 /* Steps until nothing is left; returns how many. Fails after `most`. */
 unsigned rig_run(struct rig *rig, unsigned most);
 

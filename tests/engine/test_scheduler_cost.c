@@ -56,6 +56,7 @@ static double measure(uint32_t queued, bool pages_short)
         .max_sequences = pages_short ? SEQUENCES + 1 : SEQUENCES,
         .max_batch_tokens = 512,
         .max_length = 32600,
+        .tenant_count = 1,
         .prefix_cache = true,
         .metrics = &metrics,
     };
