@@ -1,25 +1,24 @@
 /*
  * bench/kernels: how fast each kernel is against what this machine can do.
  *
- *   kernels [--kernels NAME] [--format NAME] [--threads N] [--samples N] [--quick] [--cpu-time]
+ *   kernels [--kernels NAME] [--format NAME] [--threads N] [--samples N] [--quick] [--limits]
+ *           [--cpu-time] [--json]
  *
- * First the limits: read bandwidth, and what the arithmetic units do on registers alone. Then, per
+ * First the limits (machine.h): read bandwidth, what the arithmetic units do on registers alone,
+ * and what each format's inner loop does in the first-level cache; --limits stops there. Then, per
  * format, shape, number of rows M and threads, a product with weights that come from memory (copies
  * of the matrix that exceed the caches are used in turn, as a model's layers are): the best of the
  * samples as GFLOP/s (two operations per weight and row, whatever the format) and GB/s of packed
  * weights. Threads meet at a barrier after every product. Run with nothing else on the machine;
  * on a busy one, --cpu-time with one thread counts only the time that the thread was given.
+ * --json prints one object per line instead.
  */
-#include "engine/kernels/kernels.h"
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/workers.h"
-#include "engine/kernels/math.h"
+#include "bench/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define WEIGHT_BYTES (128u * 1024u * 1024u) /* of copies: more than a third-level cache */
 #define ROWS_MAX 512u
@@ -37,32 +36,8 @@ struct options {
     const char *format;
     unsigned threads; /* 0: 1 and 2 */
     unsigned samples;
-    bool quick;
+    bool quick, limits, json;
 };
-
-static bool use_cpu_time;
-
-static uint64_t time_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return use_cpu_time ? (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec
-                        : clock_now_ns();
-}
-
-static uint32_t random_u32(void)
-{
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 32);
-}
-
-static void *allocate(uint64_t bytes)
-{
-    void *data = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    CHECK(data != NULL);
-    return data;
-}
 
 /* Matrices alike, in turn. */
 struct job {
@@ -98,9 +73,9 @@ static double measure(struct job *job, unsigned samples)
     job->steps = 1;
     job->first = 0;
     for (unsigned sample = 0; sample < samples + 1; sample++) {
-        uint64_t start = time_ns();
+        uint64_t start = machine_time_ns();
         workers_run(job->workers, run_products, job);
-        double seconds = (double)(time_ns() - start) * 1e-9;
+        double seconds = (double)(machine_time_ns() - start) * 1e-9;
         job->first = (job->first + job->steps) % job->matrix_count;
         if (sample > 0 && seconds / job->steps < best) {
             best = seconds / job->steps;
@@ -112,19 +87,31 @@ static double measure(struct job *job, unsigned samples)
     return best;
 }
 
-/* Finite weights: random bits, f16 scales about 0.01. */
-static void fill_rows(uint8_t *rows, enum tensor_format format, uint64_t bytes)
+/* All numbers of rows with one shape. */
+static void bench_rows_of(const struct options *options, struct job *job, uint64_t packed_bytes)
 {
-    const struct format_info *info = format_info(format);
-    for (uint64_t i = 0; i + 4 <= bytes; i += 4) {
-        uint32_t bits = random_u32() & 0xBFFFBFFFu; /* no f16 or f32 among them is infinite */
-        memcpy(rows + i, &bits, 4);
+    const struct packed_matrix *matrix = &job->matrices[0];
+    const char *format = format_info(matrix->format)->name;
+    unsigned threads = workers_count(job->workers);
+    if (!options->json)
+        printf("%-8s %-7s %5u×%-5u %u thr ", job->kernels->name, format, matrix->n, matrix->k,
+               threads);
+    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
+        job->rows = ROWS[i];
+        double seconds = measure(job, options->samples);
+        double gflop_s = 2.0 * matrix->n * matrix->k * job->rows / seconds * 1e-9;
+        double gb_s = (double)packed_bytes / seconds * 1e-9;
+        if (options->json)
+            printf("{\"what\":\"product\",\"kernels\":\"%s\",\"threads\":%u,\"format\":\"%s\","
+                   "\"n\":%u,\"k\":%u,\"rows\":%u,\"gflop_s\":%.2f,\"gb_s\":%.3f}\n",
+                   job->kernels->name, threads, format, matrix->n, matrix->k, job->rows, gflop_s,
+                   gb_s);
+        else
+            printf(" %4.0f/%5.1f", gflop_s, gb_s);
+        fflush(stdout);
     }
-    uint16_t scale = math_f32_to_f16(0.01f);
-    for (uint64_t at = 0; info->block_size > 1 && at < bytes; at += info->block_bytes) {
-        memcpy(rows + at, &scale, 2);
-        memcpy(rows + at + info->block_bytes - 2, &scale, 2);
-    }
+    if (!options->json)
+        printf("\n");
 }
 
 static void bench_shape(const struct options *options, enum tensor_format format,
@@ -136,14 +123,14 @@ static void bench_shape(const struct options *options, enum tensor_format format
         return;
     }
     uint64_t file = shape.n * format_row_bytes(format, shape.k);
-    uint8_t *rows = allocate(file);
-    fill_rows(rows, format, file);
+    uint8_t *rows = machine_allocate(file);
+    machine_fill_rows(rows, format, file);
     struct job job = {.kernels = kernels, .workers = workers};
     job.matrix_count = (uint32_t)(WEIGHT_BYTES / packed) + 1;
     job.matrices = calloc(job.matrix_count, sizeof *job.matrices);
     CHECK(job.matrices != NULL);
     for (uint32_t i = 0; i < job.matrix_count; i++) {
-        struct packed_matrix matrix = {format, shape.n, shape.k, allocate(packed)};
+        struct packed_matrix matrix = {format, shape.n, shape.k, machine_allocate(packed)};
         job.matrices[i] = matrix;
         if (i == 0) {
             kernels->pack(&job.matrices[0], 0, shape.n, rows);
@@ -151,24 +138,15 @@ static void bench_shape(const struct options *options, enum tensor_format format
             memcpy(matrix.data, job.matrices[0].data, packed);
         }
     }
-    float *x = allocate((uint64_t)ROWS_MAX * shape.k * sizeof *x);
+    float *x = machine_allocate((uint64_t)ROWS_MAX * shape.k * sizeof *x);
     for (uint64_t i = 0; i < (uint64_t)ROWS_MAX * shape.k; i++) {
-        x[i] = (float)random_u32() * 0x1p-31f - 1.0f;
+        x[i] = (float)machine_random() * 0x1p-31f - 1.0f;
     }
     job.activations = (struct activations){
-        ROWS_MAX, shape.k, x, allocate(ROWS_MAX * kernels->quantized_row_bytes(shape.k))};
+        ROWS_MAX, shape.k, x, machine_allocate(ROWS_MAX * kernels->quantized_row_bytes(shape.k))};
     kernels->quantize(&job.activations, 0, ROWS_MAX);
-    job.y = allocate((uint64_t)ROWS_MAX * shape.n * sizeof *job.y);
-    printf("%-8s %-7s %5u×%-5u %u thr ", kernels->name, format_info(format)->name, shape.n, shape.k,
-           workers_count(workers));
-    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
-        job.rows = ROWS[i];
-        double seconds = measure(&job, options->samples);
-        double operations = 2.0 * shape.n * shape.k * job.rows;
-        printf(" %4.0f/%5.1f", operations / seconds * 1e-9, (double)packed / seconds * 1e-9);
-        fflush(stdout);
-    }
-    printf("\n");
+    job.y = machine_allocate((uint64_t)ROWS_MAX * shape.n * sizeof *job.y);
+    bench_rows_of(options, &job, packed);
     for (uint32_t i = 0; i < job.matrix_count; i++) {
         free(job.matrices[i].data);
     }
@@ -186,12 +164,12 @@ static void bench_attention_task(const struct options *options, uint32_t head_di
     const uint32_t page_size = 16, heads = 8, pages = context / page_size;
     struct kv_layout kv = {
         NULL, kv_page_bytes(1, heads, head_dim, page_size), page_size, 1, heads, head_dim};
-    kv.pool = allocate(kv.page_bytes * pages);
-    float *row = allocate(sizeof(float) * queries * group * head_dim);
-    float *out = allocate(sizeof(float) * queries * group * head_dim);
-    uint32_t *table = allocate(pages * sizeof *table);
+    kv.pool = machine_allocate(kv.page_bytes * pages);
+    float *row = machine_allocate(sizeof(float) * queries * group * head_dim);
+    float *out = machine_allocate(sizeof(float) * queries * group * head_dim);
+    uint32_t *table = machine_allocate(pages * sizeof *table);
     for (uint32_t i = 0; i < queries * group * head_dim; i++) {
-        row[i] = (float)random_u32() * 0x1p-31f - 1.0f;
+        row[i] = (float)machine_random() * 0x1p-31f - 1.0f;
     }
     for (uint32_t i = 0; i < pages; i++) {
         table[i] = i * 7 % pages; /* not in order */
@@ -211,24 +189,32 @@ static void bench_attention_task(const struct options *options, uint32_t head_di
                                   .scale = 0.125f,
                                   .out = out,
                                   .out_stride = (size_t)group * head_dim};
-    task.scratch = allocate(options->kernels->attention_scratch_bytes(head_dim, group));
+    task.scratch = machine_allocate(options->kernels->attention_scratch_bytes(head_dim, group));
     double best = 1e9;
     for (unsigned i = 0; i < options->samples; i++) {
-        uint64_t start = time_ns();
+        uint64_t start = machine_time_ns();
         for (task.kv_head = 0; task.kv_head < heads; task.kv_head++) {
             options->kernels->attention(&task);
         }
-        double seconds = (double)(time_ns() - start) * 1e-9 / heads;
+        double seconds = (double)(machine_time_ns() - start) * 1e-9 / heads;
         best = seconds < best ? seconds : best;
     }
     double keys = 0;
     for (uint32_t i = 0; i < queries; i++) {
         keys += task.first_position + i + 1;
     }
-    printf("%-8s attention head_dim %3u group %u context %5u queries %2u: %8.1f us, %5.1f GFLOP/s, "
-           "%4.1f GB/s\n",
-           options->kernels->name, head_dim, group, context, queries, best * 1e6,
-           4.0 * keys * group * head_dim / best * 1e-9, 4.0 * context * head_dim / best * 1e-9);
+    double gflop_s = 4.0 * keys * group * head_dim / best * 1e-9;
+    double gb_s = 4.0 * context * head_dim / best * 1e-9;
+    if (options->json)
+        printf("{\"what\":\"attention\",\"kernels\":\"%s\",\"head_dim\":%u,\"group\":%u,"
+               "\"context\":%u,\"queries\":%u,\"us\":%.2f,\"gflop_s\":%.2f,\"gb_s\":%.3f}\n",
+               options->kernels->name, head_dim, group, context, queries, best * 1e6, gflop_s,
+               gb_s);
+    else
+        printf("%-8s attention head_dim %3u group %u context %5u queries %2u: %8.1f us, "
+               "%5.1f GFLOP/s, %4.1f GB/s\n",
+               options->kernels->name, head_dim, group, context, queries, best * 1e6, gflop_s,
+               gb_s);
     free(kv.pool);
     free(row);
     free(out);
@@ -256,17 +242,20 @@ static void bench_rows(const struct options *options)
     static const char *const NAMES[FUNCTIONS] = {"quantize", "rms_norm", "silu",
                                                  "gelu",     "add",      "rope"};
     const struct kernels *kernels = options->kernels;
-    float *x = allocate(COUNT * 4), *y = allocate(COUNT * 4), *z = allocate(COUNT * 4);
-    struct activations activations = {1, COUNT, x, allocate(kernels->quantized_row_bytes(COUNT))};
+    float *x = machine_allocate(COUNT * 4), *y = machine_allocate(COUNT * 4),
+          *z = machine_allocate(COUNT * 4);
+    struct activations activations = {1, COUNT, x,
+                                      machine_allocate(kernels->quantized_row_bytes(COUNT))};
     for (int i = 0; i < COUNT; i++) {
-        x[i] = (float)random_u32() * 0x1p-31f - 1.0f;
+        x[i] = (float)machine_random() * 0x1p-31f - 1.0f;
         y[i] = 0.001f;
     }
-    printf("%-8s nanoseconds per value:", kernels->name);
+    if (!options->json)
+        printf("%-8s nanoseconds per value:", kernels->name);
     for (int f = 0; f < FUNCTIONS; f++) {
         double best = 1e9;
         for (unsigned sample = 0; sample < options->samples; sample++) {
-            uint64_t start = time_ns();
+            uint64_t start = machine_time_ns();
             for (int i = 0; i < REPEATS; i++) {
                 switch (f) {
                 case 0:
@@ -291,135 +280,81 @@ static void bench_rows(const struct options *options)
                     break;
                 }
             }
-            double seconds = (double)(time_ns() - start) * 1e-9 / REPEATS / COUNT;
+            double seconds = (double)(machine_time_ns() - start) * 1e-9 / REPEATS / COUNT;
             best = seconds < best ? seconds : best;
         }
-        printf(" %s %.3f", NAMES[f], best * 1e9);
+        if (options->json)
+            printf("{\"what\":\"row\",\"kernels\":\"%s\",\"function\":\"%s\",\"ns\":%.4f}\n",
+                   kernels->name, NAMES[f], best * 1e9);
+        else
+            printf(" %s %.3f", NAMES[f], best * 1e9);
     }
-    printf("\n");
+    if (!options->json)
+        printf("\n");
     free(x);
     free(y);
     free(z);
     free(activations.quantized);
 }
 
-/* The machine's limits. */
+/* ---- The machine's limits ---- */
 
-struct limit_job {
-    struct workers *workers;
-    const uint64_t *data;
-    uint64_t words;
-    double (*peak)(void);
-    double results[64];
-};
-
-static void read_all(void *arg, unsigned thread)
+static void bench_formats(const struct options *options, struct workers *workers)
 {
-    struct limit_job *job = arg;
-    unsigned threads = workers_count(job->workers);
-    const uint64_t *at = job->data + job->words / threads * thread;
-    uint64_t sums[8] = {0};
-    for (uint64_t i = 0; i + 8 <= job->words / threads; i += 8) {
-        for (int j = 0; j < 8; j++) {
-            sums[j] += at[i + j];
-        }
+    unsigned threads = workers_count(workers);
+    if (!options->json)
+        printf("limits, formats in the first-level cache, GFLOP/s (rows):");
+    for (uint32_t format = 0; format < FORMAT_LIMIT; format++) {
+        const char *name = format_info(format)->name;
+        if (!name || (options->format && strcmp(options->format, name) != 0))
+            continue;
+        uint32_t rows = 0;
+        double rate =
+            machine_format_rate(options->kernels, (enum tensor_format)format, workers, 5, &rows);
+        if (rate == 0)
+            continue;
+        if (options->json)
+            printf("{\"what\":\"format\",\"kernels\":\"%s\",\"threads\":%u,\"format\":\"%s\","
+                   "\"gflop_s\":%.2f,\"rows\":%u}\n",
+                   options->kernels->name, threads, name, rate * 1e-9, rows);
+        else
+            printf(" %s %.0f (%u)", name, rate * 1e-9, rows);
+        fflush(stdout);
     }
-    for (int j = 0; j < 8; j++) {
-        job->results[thread] += (double)(sums[j] & 1);
-    }
-}
-
-static void run_peak(void *arg, unsigned thread)
-{
-    struct limit_job *job = arg;
-    job->results[thread] = job->peak();
-}
-
-#ifdef __x86_64__
-#include <immintrin.h>
-
-#define PEAK_STEPS 100000
-
-/* Twelve chains keep both units busy; the result is used so that the loop stays. Operations per
-   second of one thread. */
-#define PEAK(name, set, type, zero, operations, step)                                              \
-    __attribute__((target(set))) static double name(void)                                          \
-    {                                                                                              \
-        type a[12], x = zero;                                                                      \
-        for (int i = 0; i < 12; i++) {                                                             \
-            a[i] = zero;                                                                           \
-        }                                                                                          \
-        uint64_t start = time_ns();                                                                \
-        for (int step_count = 0; step_count < PEAK_STEPS; step_count++) {                          \
-            __asm__ volatile("" : "+v"(x));                                                        \
-            _Pragma("GCC unroll 12") for (int i = 0; i < 12; i++)                                  \
-            {                                                                                      \
-                step;                                                                              \
-            }                                                                                      \
-        }                                                                                          \
-        uint64_t elapsed = time_ns() - start;                                                      \
-        for (int i = 0; i < 12; i++) {                                                             \
-            __asm__ volatile("" : : "v"(a[i]));                                                    \
-        }                                                                                          \
-        return 12.0 * (operations)*PEAK_STEPS / (double)elapsed * 1e9;                             \
-    }
-
-PEAK(peak_fma_256, "avx2,fma", __m256, _mm256_setzero_ps(), 16, a[i] = _mm256_fmadd_ps(x, x, a[i]))
-PEAK(peak_fma_512, "avx512f", __m512, _mm512_setzero_ps(), 32, a[i] = _mm512_fmadd_ps(x, x, a[i]))
-/* The inner step for 4-bit weights: 32 products and their sum. */
-PEAK(peak_maddubs, "avx2", __m256i, _mm256_setzero_si256(), 64, __m256i product;
-     __asm__ volatile("vpmaddubsw %1, %1, %0"
-                      : "=x"(product)
-                      : "x"(x));
-     a[i] = _mm256_add_epi16(a[i], product))
-PEAK(peak_vnni, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512(), 128,
-     a[i] = _mm512_dpbusd_epi32(a[i], x, x))
-#endif
-
-static double best_peak(struct limit_job *job, double (*peak)(void), unsigned samples)
-{
-    double best = 0;
-    job->peak = peak;
-    for (unsigned i = 0; i < samples; i++) {
-        double sum = 0;
-        workers_run(job->workers, run_peak, job);
-        for (unsigned t = 0; t < workers_count(job->workers); t++) {
-            sum += job->results[t];
-        }
-        best = sum > best ? sum : best;
-    }
-    return best;
+    if (!options->json)
+        printf("\n");
 }
 
 static void bench_limits(const struct options *options, struct workers *workers)
 {
-    struct limit_job job = {.workers = workers, .words = WEIGHT_BYTES / 8};
-    uint64_t *data = allocate(WEIGHT_BYTES);
-    for (uint64_t i = 0; i < job.words; i++) {
-        data[i] = i;
+    unsigned threads = workers_count(workers);
+    struct machine_unit units[MACHINE_UNITS];
+    double read = machine_read_rate(workers, options->samples / 3 + 1) * 1e-9;
+    machine_unit_rates(workers, options->samples, units);
+    if (options->json)
+        printf("{\"what\":\"read\",\"threads\":%u,\"gb_s\":%.2f}\n", threads, read);
+    else
+        printf("limits, %u thread(s): read %.1f GB/s", threads, read);
+    for (unsigned i = 0; i < MACHINE_UNITS; i++) {
+        if (units[i].rate == 0)
+            continue;
+        if (options->json)
+            printf("{\"what\":\"unit\",\"threads\":%u,\"unit\":\"%s\",\"gop_s\":%.2f}\n", threads,
+                   units[i].name, units[i].rate * 1e-9);
+        else
+            printf("; %s %.0f Gop/s", units[i].name, units[i].rate * 1e-9);
     }
-    job.data = data;
-    double best = 1e9;
-    for (unsigned i = 0; i < options->samples; i++) {
-        uint64_t start = time_ns();
-        workers_run(workers, read_all, &job);
-        double seconds = (double)(time_ns() - start) * 1e-9;
-        best = seconds < best ? seconds : best;
+    if (!options->json)
+        printf("\n");
+    bench_formats(options, workers);
+}
+
+static void print_head(void)
+{
+    printf("%-8s %-7s %11s %5s  GFLOP/s / GB/s at M =", "set", "format", "n×k", "");
+    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
+        printf(" %u", ROWS[i]);
     }
-    free(data);
-    printf("limits, %u thread(s): read %.1f GB/s", workers_count(workers),
-           (double)WEIGHT_BYTES / best * 1e-9);
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        printf("; f32 fma 256 %.0f GFLOP/s, u8×s8 maddubs+add %.0f",
-               best_peak(&job, peak_fma_256, options->samples) * 1e-9,
-               best_peak(&job, peak_maddubs, options->samples) * 1e-9);
-    }
-    if (__builtin_cpu_supports("avx512vnni")) {
-        printf("; fma 512 %.0f, vnni %.0f", best_peak(&job, peak_fma_512, options->samples) * 1e-9,
-               best_peak(&job, peak_vnni, options->samples) * 1e-9);
-    }
-#endif
     printf("\n");
 }
 
@@ -432,11 +367,12 @@ static void bench_set(const struct options *options, unsigned threads)
         exit(EXIT_FAILURE);
     }
     bench_limits(options, workers);
-    printf("%-8s %-7s %11s %5s  GFLOP/s / GB/s at M =", "set", "format", "n×k", "");
-    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
-        printf(" %u", ROWS[i]);
+    if (options->limits) {
+        workers_destroy(workers);
+        return;
     }
-    printf("\n");
+    if (!options->json)
+        print_head();
     for (uint32_t format = 0; format < FORMAT_LIMIT; format++) {
         const char *name = format_info(format)->name;
         if (!name || (options->format && strcmp(options->format, name) != 0)) {
@@ -453,48 +389,61 @@ static void bench_set(const struct options *options, unsigned threads)
     workers_destroy(workers);
 }
 
+static bool *flag_of(struct options *options, const char *name)
+{
+    if (strcmp(name, "--quick") == 0)
+        return &options->quick;
+    if (strcmp(name, "--limits") == 0)
+        return &options->limits;
+    return strcmp(name, "--json") == 0 ? &options->json : NULL;
+}
+
+static void parse(struct options *options, const char **kernels, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        bool *flag = flag_of(options, argv[i]);
+        if (flag) {
+            *flag = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--cpu-time") == 0) {
+            machine_use_cpu_time();
+            continue;
+        }
+        if (value && strcmp(argv[i], "--kernels") == 0) {
+            *kernels = value;
+        } else if (value && strcmp(argv[i], "--format") == 0) {
+            options->format = value;
+        } else if (value && strcmp(argv[i], "--threads") == 0 && atoi(value) > 0) {
+            options->threads = (unsigned)atoi(value);
+        } else if (value && strcmp(argv[i], "--samples") == 0 && atoi(value) > 0) {
+            options->samples = (unsigned)atoi(value);
+        } else {
+            fprintf(stderr, "usage: kernels [--kernels NAME] [--format NAME] [--threads N] "
+                            "[--samples N] [--quick] [--limits] [--cpu-time] [--json]\n");
+            exit(EXIT_FAILURE);
+        }
+        i++;
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct options options = {.samples = 30};
     const char *name = "auto";
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(argv[i], "--quick") == 0) {
-            options.quick = true;
-            continue;
-        }
-        if (strcmp(argv[i], "--cpu-time") == 0) {
-            use_cpu_time = true;
-            continue;
-        }
-        if (value && strcmp(argv[i], "--kernels") == 0) {
-            name = value;
-        } else if (value && strcmp(argv[i], "--format") == 0) {
-            options.format = value;
-        } else if (value && strcmp(argv[i], "--threads") == 0 && atoi(value) > 0) {
-            options.threads = (unsigned)atoi(value);
-        } else if (value && strcmp(argv[i], "--samples") == 0 && atoi(value) > 0) {
-            options.samples = (unsigned)atoi(value);
-        } else {
-            fprintf(stderr, "usage: kernels [--kernels NAME] [--format NAME] [--threads N] "
-                            "[--samples N] [--quick] [--cpu-time]\n");
-            return EXIT_FAILURE;
-        }
-        i++;
-    }
+    parse(&options, &name, argc, argv);
     struct error error;
     if (kernels_select(name, &options.kernels, &error) != STATUS_OK) {
         fprintf(stderr, "kernels: %s\n", error.message);
         return EXIT_FAILURE;
     }
-    if (!options.format) {
+    if (!options.format && !options.limits) {
         bench_rows(&options);
         bench_attention(&options);
     }
-    for (unsigned threads = 1; threads <= 2; threads++) {
-        if (options.threads == 0 || options.threads == threads) {
-            bench_set(&options, threads);
-        }
-    }
+    unsigned last = options.threads ? options.threads : 2;
+    for (unsigned threads = options.threads ? last : 1; threads <= last; threads++)
+        bench_set(&options, threads);
     return EXIT_SUCCESS;
 }
