@@ -48,4 +48,5 @@ def main():
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

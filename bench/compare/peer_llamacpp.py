@@ -30,4 +30,5 @@ def main():
     signal.pause()
 
 
-main()
+if __name__ == "__main__":
+    main()

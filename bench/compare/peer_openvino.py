@@ -77,4 +77,5 @@ def run_figures(pipe, prompts, args, prompt_tokens):
     return wall, first, gaps, prompt_tokens, generated
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -231,4 +231,5 @@ def main():
         print("\n\n".join("## %s\n\n%s" % part for part in parts.items()))
 
 
-main()
+if __name__ == "__main__":
+    main()
