@@ -63,7 +63,23 @@ bool budget_take(struct budget *budget, enum budget_account account, uint64_t by
         if (bytes > budget->cap_bytes[account] - used)
             return false;
     } while (!atomic_compare_exchange_weak(&budget->used_bytes[account], &used, used + bytes));
+    uint_fast64_t peak = atomic_load(&budget->peak_bytes[account]);
+    while (peak < used + bytes &&
+           !atomic_compare_exchange_weak(&budget->peak_bytes[account], &peak, used + bytes))
+        ;
     return true;
+}
+
+uint64_t budget_used(const struct budget *budget, enum budget_account account)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    return atomic_load(&budget->used_bytes[account]);
+}
+
+uint64_t budget_peak(const struct budget *budget, enum budget_account account)
+{
+    CHECK(account < BUDGET_ACCOUNTS);
+    return atomic_load(&budget->peak_bytes[account]);
 }
 
 void budget_give(struct budget *budget, enum budget_account account, uint64_t bytes)

@@ -32,6 +32,7 @@ struct budget {
     uint64_t total_bytes;                /* fixed after start */
     uint64_t cap_bytes[BUDGET_ACCOUNTS]; /* fixed after start */
     atomic_uint_fast64_t used_bytes[BUDGET_ACCOUNTS];
+    atomic_uint_fast64_t peak_bytes[BUDGET_ACCOUNTS]; /* most that was used at a time */
 };
 
 void budget_init(struct budget *budget, uint64_t total_bytes);
@@ -47,6 +48,10 @@ uint64_t budget_unreserved(const struct budget *budget);
 /* Enter `bytes` as used; false, and nothing changed, when the account's cap would be passed. */
 bool budget_take(struct budget *budget, enum budget_account account, uint64_t bytes);
 void budget_give(struct budget *budget, enum budget_account account, uint64_t bytes);
+
+/* What an account holds now, and the most that it held so far. Any thread. */
+uint64_t budget_used(const struct budget *budget, enum budget_account account);
+uint64_t budget_peak(const struct budget *budget, enum budget_account account);
 
 const char *budget_account_name(enum budget_account account);
 

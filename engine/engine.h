@@ -41,6 +41,7 @@ struct engine_metrics {
     metric_gauge requests_running; /* sequences holding pages */
     metric_gauge requests_waiting;
     metric_gauge pages_total, pages_free, pages_cached; /* free includes cached */
+    metric_gauge pages_held_max;                        /* most that were held at a time */
     metric_counter steps;
     metric_counter prompt_tokens; /* computed or taken from the cache, once per request */
     metric_counter generation_tokens;

@@ -110,7 +110,11 @@ void scheduler_update_gauges(struct scheduler *s)
     struct engine_metrics *metrics = s->options.metrics;
     atomic_store(&metrics->requests_running, (int64_t)s->running_count);
     atomic_store(&metrics->requests_waiting, (int64_t)s->waiting_count);
-    atomic_store(&metrics->pages_free, (int64_t)pager_free_count(s->options.pager));
+    int64_t free_count = (int64_t)pager_free_count(s->options.pager);
+    int64_t held = (int64_t)pager_total_count(s->options.pager) - free_count;
+    atomic_store(&metrics->pages_free, free_count);
+    if (held > atomic_load(&metrics->pages_held_max))
+        atomic_store(&metrics->pages_held_max, held);
     atomic_store(&metrics->pages_cached, (int64_t)pager_cached_count(s->options.pager));
 }
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "server/memory_report.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@
 static enum MHD_Result get_health(struct request *r);
 static enum MHD_Result get_ready(struct request *r);
 static enum MHD_Result get_metrics(struct request *r);
+static enum MHD_Result get_memory(struct request *r);
 static enum MHD_Result get_version(struct request *r);
 static enum MHD_Result get_root(struct request *r);
 static enum MHD_Result get_models(struct request *r);
@@ -40,6 +42,7 @@ static const struct route routes[] = {
     {"/health", "health", ALLOW_GET, false, false, true, 0, get_health},
     {"/ready", "ready", ALLOW_GET, false, false, true, 0, get_ready},
     {"/metrics", "metrics", ALLOW_GET, false, false, true, 0, get_metrics},
+    {"/debug/memory", "memory", ALLOW_GET, false, true, true, 0, get_memory},
     {"/version", "version", ALLOW_GET, false, false, true, 0, get_version},
     {"/", "root", ALLOW_GET, false, false, true, 0, get_root},
 };
@@ -331,10 +334,11 @@ static enum MHD_Result get_version(struct request *r)
 
 static enum MHD_Result get_root(struct request *r)
 {
-    return reply_text(r, 200, "text/plain; charset=utf-8",
-                      "Quire " QUIRE_VERSION "\n\n"
-                      "POST /v1/chat/completions   POST /v1/completions   GET /v1/models\n"
-                      "GET /health   GET /ready   GET /metrics   GET /version\n");
+    return reply_text(
+        r, 200, "text/plain; charset=utf-8",
+        "Quire " QUIRE_VERSION "\n\n"
+        "POST /v1/chat/completions   POST /v1/completions   GET /v1/models\n"
+        "GET /health   GET /ready   GET /metrics   GET /debug/memory   GET /version\n");
 }
 
 static enum MHD_Result reply_loading(struct request *r)
@@ -342,6 +346,17 @@ static enum MHD_Result reply_loading(struct request *r)
     http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
     r->error.retry_after_s = 1;
     return http_reply_error(r, 503, &r->error);
+}
+
+static enum MHD_Result get_memory(struct request *r)
+{
+    const struct runtime *runtime = atomic_load(&r->server->runtime);
+    if (!runtime)
+        return reply_loading(r);
+    struct buffer body;
+    buffer_init(&body, 0);
+    memory_report(runtime, &body);
+    return http_reply(r, 200, JSON_TYPE, &body);
 }
 
 static enum MHD_Result get_models(struct request *r)

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 static const char *const route_names[HTTP_METRIC_ROUTES] = {
-    "other",  "chat",  "completions", "models",  "model",
-    "health", "ready", "metrics",     "version", "root",
+    "other", "chat",    "completions", "models", "model",  "health",
+    "ready", "metrics", "version",     "root",   "memory",
 };
 /* The first 0 ends the list and counts what is not in it. */
 static const unsigned codes[HTTP_METRIC_CODES] = {200, 204, 400, 401, 403, 404, 405, 413, 415,
@@ -165,6 +165,8 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
            gauge_of(&m->pages_free));
     scalar(writer, "quire_kv_pages_cached", "gauge",
            "Free pages that a later request may still find.", gauge_of(&m->pages_cached));
+    scalar(writer, "quire_kv_pages_held_max", "gauge", "Most pages held at a time so far.",
+           gauge_of(&m->pages_held_max));
 }
 
 static void write_budget(struct writer *writer, const struct budget *budget)
@@ -177,7 +179,12 @@ static void write_budget(struct writer *writer, const struct budget *budget)
     for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
         buffer_appendf(writer->out, "quire_memory_used_bytes{account=\"%s\"} %" PRIu64 "\n",
                        budget_account_name((enum budget_account)i),
-                       (uint64_t)atomic_load(&budget->used_bytes[i]));
+                       budget_used(budget, (enum budget_account)i));
+    family(writer, "quire_memory_peak_bytes", "gauge", "Most bytes that an account held so far.");
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
+        buffer_appendf(writer->out, "quire_memory_peak_bytes{account=\"%s\"} %" PRIu64 "\n",
+                       budget_account_name((enum budget_account)i),
+                       budget_peak(budget, (enum budget_account)i));
     plain(writer, "quire_memory_budget_bytes", "gauge", "The whole budget, --memory.",
           (double)budget->total_bytes);
 }

@@ -155,8 +155,15 @@ START_TEST(budget_is_never_passed)
     ck_assert(budget_take(&budget, BUDGET_REQUESTS, 300));
     ck_assert(!budget_take(&budget, BUDGET_REQUESTS, 101));
     ck_assert(!budget_take(&budget, BUDGET_REQUESTS, UINT64_MAX));
+    ck_assert_uint_eq(budget_peak(&budget, BUDGET_REQUESTS), 300); /* refusals do not count */
     ck_assert(budget_take(&budget, BUDGET_REQUESTS, 100));
     budget_give(&budget, BUDGET_REQUESTS, 400);
+    ck_assert_uint_eq(budget_used(&budget, BUDGET_REQUESTS), 0);
+    ck_assert_uint_eq(budget_peak(&budget, BUDGET_REQUESTS), 400);
+    ck_assert(budget_take(&budget, BUDGET_REQUESTS, 5));
+    budget_give(&budget, BUDGET_REQUESTS, 5);
+    ck_assert_uint_eq(budget_peak(&budget, BUDGET_REQUESTS), 400);
+    ck_assert_uint_eq(budget_peak(&budget, BUDGET_WEIGHTS), 0);
     ck_assert(budget_take(&budget, BUDGET_REQUESTS, 400));
     ck_assert_uint_gt(budget_detect_bytes(), 16 * MIB);
 }

@@ -204,7 +204,7 @@ def test_floods_are_refused_and_closed(tiny, data, statuses):
 @pytest.mark.sanitizer
 def test_methods_and_paths(tiny):
     """B57"""
-    for path in "/health", "/v1/models", "/metrics", "/version", "/", "/ready":
+    for path in "/health", "/v1/models", "/metrics", "/debug/memory", "/version", "/", "/ready":
         whole = tiny.request("GET", path, headers={})
         head = tiny.request("HEAD", path, headers={})
         assert whole.status == head.status == 200
@@ -376,7 +376,8 @@ def test_keys(keyed):
     for header in (None, "", "Bearer", "Bearer ", "Bearer sk-secon", "Bearer sk-second2", "Basic sk-second", "sk-second",
                    "Bearer " + "x" * 5000, "Bearer \xc3\xa9"):
         headers = {"Content-Type": "application/json"} | ({} if header is None else {"Authorization": header})
-        for method, path, body in (("POST", COMPLETIONS, BODY), ("POST", CHAT, b"{}"), ("GET", "/v1/models", None)):
+        for method, path, body in (("POST", COMPLETIONS, BODY), ("POST", CHAT, b"{}"), ("GET", "/v1/models", None),
+                                   ("GET", "/debug/memory", None)):
             answer = keyed.request(method, path, body, headers)
             assert (answer.status, answer.error["code"]) == (401, "invalid_api_key"), header
             assert answer.headers["WWW-Authenticate"].startswith("Bearer")
@@ -594,6 +595,8 @@ def test_served_while_loading():
             answer = server.get("/ready")
             assert server.get("/health").status == 200
             seen.append(answer.status)
+            memory = server.get("/debug/memory")
+            assert memory.status == 200 or (memory.status, memory.error["code"]) == (503, "loading")
             if answer.status == 200:
                 break
             assert answer.json == {"status": "loading"} and answer.headers["Retry-After"] is None

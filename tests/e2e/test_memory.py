@@ -82,3 +82,50 @@ def test_request_memory_is_given_back(tiny):
         assert used("requests") > before
         stream.hang_up()
         harness.wait_until(lambda: used("requests") == before, what="request memory given back")
+
+
+def check_report(server):
+    """What must hold of GET /debug/memory at any time."""
+    answer = server.request("GET", "/debug/memory")
+    assert answer.status == 200 and answer.headers["Content-Type"] == "application/json"
+    report = answer.json
+    accounts = report["accounts"]
+    assert set(accounts) == {"program", "weights", "tokenizer", "scratch", "http", "requests", "kv"}
+    assert sum(a["limit_bytes"] for a in accounts.values()) + report["unassigned_bytes"] == report["budget_bytes"]
+    for name, account in accounts.items():
+        assert account["used_bytes"] <= account["peak_bytes"] <= account["limit_bytes"], name
+    pages = report["pages"]
+    assert pages["held"] + pages["cached"] + pages["free"] == pages["total"]
+    assert pages["held"] <= pages["held_max"] <= pages["total"]
+    assert (pages["total"] + 1) * pages["bytes"] == accounts["kv"]["limit_bytes"]      # and the null page
+    if not harness.sanitized():
+        assert report["resident_bytes"] <= report["resident_peak_bytes"] <= report["budget_bytes"]
+    return report
+
+
+@pytest.mark.sanitizer
+def test_the_report_of_where_memory_is():
+    with harness.started(model=harness.tiny()) as server:
+        at_first = check_report(server)
+        assert at_first["budget_bytes"] == 512 * MIB and at_first["pages"]["held_max"] == 0
+        assert at_first["pages"]["free"] == at_first["pages"]["total"] and at_first["pages"]["tokens"] == 16
+        for account in ("program", "weights", "tokenizer", "scratch", "kv"):
+            assert at_first["accounts"][account]["used_bytes"] == at_first["accounts"][account]["limit_bytes"] > 0
+        streams = [server.stream({"prompt": harness.words(i, 100), "max_tokens": 1500, "ignore_eos": True}) for i in range(4)]
+        for stream in streams:
+            next(stream.events())
+        busy = check_report(server)
+        assert busy["pages"]["held"] >= 4 * 100 // 16
+        assert busy["accounts"]["requests"]["used_bytes"] > 0
+        metrics = server.metrics()
+        for name, account in busy["accounts"].items():
+            assert metrics("quire_memory_limit_bytes", account=name) == account["limit_bytes"]
+            assert account["peak_bytes"] <= metrics("quire_memory_peak_bytes", account=name) <= account["limit_bytes"]
+        assert busy["pages"]["held"] <= metrics("quire_kv_pages_held_max")
+        server.hang_up_all()
+        server.wait_idle()
+        harness.wait_until(lambda: check_report(server)["accounts"]["requests"]["used_bytes"] == 0, what="memory given back")
+        after = check_report(server)
+        assert after["pages"]["held"] == 0 and after["pages"]["cached"] > 0
+        assert after["pages"]["held_max"] >= busy["pages"]["held"]
+        assert after["accounts"]["requests"]["peak_bytes"] >= busy["accounts"]["requests"]["used_bytes"]

@@ -1,0 +1,71 @@
+/* See memory_report.h. Pages are counted while they change hands, so that held and free may be of
+   two moments; what is written adds up all the same. */
+#include "server/memory_report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* "VmRSS: 1234 kB" of /proc/self/status in bytes; 0 when it cannot be read. */
+static uint64_t process_bytes(const char *name)
+{
+    FILE *file = fopen("/proc/self/status", "re");
+    if (!file)
+        return 0;
+    char line[256];
+    unsigned long long kib = 0;
+    size_t length = strlen(name);
+    while (fgets(line, sizeof line, file)) {
+        if (!strncmp(line, name, length) && sscanf(line + length, ": %llu kB", &kib) == 1)
+            break;
+    }
+    fclose(file);
+    return (uint64_t)kib * 1024;
+}
+
+static void write_accounts(const struct budget *budget, struct buffer *out)
+{
+    uint64_t limits = 0;
+    buffer_append_text(out, ",\"accounts\":{");
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++) {
+        enum budget_account account = (enum budget_account)i;
+        limits += budget->cap_bytes[i];
+        buffer_appendf(out,
+                       "%s\"%s\":{\"limit_bytes\":%" PRIu64 ",\"used_bytes\":%" PRIu64
+                       ",\"peak_bytes\":%" PRIu64 "}",
+                       i ? "," : "", budget_account_name(account), budget->cap_bytes[i],
+                       budget_used(budget, account), budget_peak(budget, account));
+    }
+    buffer_appendf(out, "},\"unassigned_bytes\":%" PRIu64, budget->total_bytes - limits);
+}
+
+static int64_t gauge(const metric_gauge *gauge)
+{
+    return atomic_load_explicit(gauge, memory_order_relaxed);
+}
+
+static void write_pages(const struct runtime *runtime, struct buffer *out)
+{
+    const struct engine_metrics *metrics = engine_metrics(runtime->engine);
+    const struct backend *backend = runtime->backend;
+    int64_t total = gauge(&metrics->pages_total), free = gauge(&metrics->pages_free);
+    int64_t cached = gauge(&metrics->pages_cached);
+    cached = cached < free ? cached : free;
+    buffer_appendf(out,
+                   ",\"pages\":{\"tokens\":%u,\"bytes\":%" PRIu64 ",\"total\":%" PRId64
+                   ",\"held\":%" PRId64 ",\"held_max\":%" PRId64 ",\"cached\":%" PRId64
+                   ",\"free\":%" PRId64 "}",
+                   backend->page_size, runtime->budget.cap_bytes[BUDGET_KV] / backend->page_count,
+                   total, total - free, gauge(&metrics->pages_held_max), cached, free - cached);
+}
+
+void memory_report(const struct runtime *runtime, struct buffer *out)
+{
+    buffer_appendf(out,
+                   "{\"budget_bytes\":%" PRIu64 ",\"resident_bytes\":%" PRIu64
+                   ",\"resident_peak_bytes\":%" PRIu64,
+                   runtime->budget.total_bytes, process_bytes("VmRSS"), process_bytes("VmHWM"));
+    write_accounts(&runtime->budget, out);
+    write_pages(runtime, out);
+    buffer_append_text(out, "}\n");
+}
