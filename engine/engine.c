@@ -39,6 +39,7 @@ struct engine {
     struct step_pacer pacer;
     uint32_t swept_epoch;
     uint64_t completed_seen;
+    uint64_t phase_start_ns;
     float *logits;    /* [logits_rows_max][vocabulary] */
     char *workspaces; /* [threads][workspace_bytes]: sampler's, then one row of logits */
     size_t workspace_bytes;
@@ -209,6 +210,10 @@ static void publish_counts(struct engine *engine)
 
 static void enter_phase(struct engine *engine, enum engine_phase phase)
 {
+    uint64_t now_ns = clock_now_ns();
+    int before = atomic_load_explicit(&engine->metrics.phase, memory_order_relaxed);
+    metric_add(&engine->metrics.phase_ns[before], now_ns - engine->phase_start_ns);
+    engine->phase_start_ns = now_ns;
     atomic_store_explicit(&engine->metrics.phase, phase, memory_order_relaxed);
 }
 
@@ -307,6 +312,7 @@ static void step(struct engine *engine)
 static void *engine_main(void *arg)
 {
     struct engine *engine = arg;
+    engine->phase_start_ns = clock_now_ns();
     while (collect(engine)) {
         if (scheduler_has_work(engine->scheduler))
             step(engine);

@@ -36,6 +36,16 @@ struct engine_options {
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
 };
 
+/* What the engine thread is at. */
+enum engine_phase {
+    ENGINE_IDLE,     /* waits for work */
+    ENGINE_PLANNING, /* schedules */
+    ENGINE_FORWARD,  /* computes keys and values */
+    ENGINE_SAMPLING, /* computes logits and draws tokens */
+    ENGINE_COMMITTING,
+    ENGINE_PHASES
+};
+
 /* Read by anyone without locks. */
 struct engine_metrics {
     metric_gauge requests_running; /* sequences holding pages */
@@ -56,18 +66,11 @@ struct engine_metrics {
         decode_time; /* seconds */
     struct metric_histogram request_prompt_tokens, request_generation_tokens;
     struct metric_histogram iteration_tokens; /* rows per step */
+    metric_counter phase_ns[ENGINE_PHASES]; /* of the engine thread; a phase counts when it ends */
     /* What the engine thread is at, for the watchdog. */
     atomic_int phase;                         /* enum engine_phase */
     metric_gauge phase_rows, phase_sequences; /* of the step */
     metric_counter cache_resets;
-};
-
-enum engine_phase {
-    ENGINE_IDLE,     /* waits for work */
-    ENGINE_PLANNING, /* schedules */
-    ENGINE_FORWARD,  /* computes keys and values */
-    ENGINE_SAMPLING, /* computes logits and draws tokens */
-    ENGINE_COMMITTING,
 };
 
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */

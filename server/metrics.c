@@ -156,6 +156,13 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
     scalar(writer, "quire_rows_computed_total", "counter",
            "Rows through the model, recomputed ones included.",
            (double)metric_get(&m->rows_computed));
+    static const char *const phases[ENGINE_PHASES] = {"idle", "planning", "forward", "sampling",
+                                                      "committing"};
+    family(writer, "quire_engine_seconds_total", "counter",
+           "The engine thread's time, by what it was at.");
+    for (unsigned i = 0; i < ENGINE_PHASES; i++)
+        buffer_appendf(writer->out, "quire_engine_seconds_total{%s,phase=\"%s\"} %.9f\n",
+                       writer->labels.data, phases[i], (double)metric_get(&m->phase_ns[i]) * 1e-9);
     scalar(writer, "quire_step_rows_max", "gauge", "Most rows of a step so far.",
            (double)metric_get(&m->step_rows_max));
     scalar(writer, "quire_step_sequences_max", "gauge", "Most sequences of a step so far.",

@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shlex
 import socket
 import subprocess
@@ -135,7 +136,26 @@ def run_load(port, work):
     return json.loads(done.stdout)
 
 
-def run_server(command, port, ready_path, work):
+def no_probe(_port):
+    return {}
+
+
+def engine_seconds(port):
+    """What Quire's engine thread was at so far, from /metrics."""
+    with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % port, timeout=10) as answer:
+        text = answer.read().decode()
+    return {name: float(seconds) for name, seconds in
+            re.findall(r'^quire_engine_seconds_total\{.*phase="(\w+)"\} (\S+)$', text, re.M)}
+
+
+def scheduler_percent(before, after):
+    """The scheduler's own share of the engine thread's work: nothing of the model in it."""
+    spent = {name: after[name] - before[name] for name in after if name != "idle"}
+    total = sum(spent.values())
+    return {"scheduler_percent": round(100 * (spent["planning"] + spent["committing"]) / total, 3)} if total else {}
+
+
+def run_server(command, port, ready_path, work, probe=no_probe):
     start = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -144,6 +164,7 @@ def run_server(command, port, ready_path, work):
         warm = run_load(port, {**shape(1, 1, 4, 128), "seed": 777_777})
         if warm["errors"]:
             raise SystemExit("the first request failed: %s" % warm["first_error"])
+        probed = probe(port)
         cpu, (busy, stolen), began = process_cpu_s(process.pid), processor_times(), time.monotonic()
         figures = run_load(port, work)
         wall = time.monotonic() - began
@@ -152,7 +173,8 @@ def run_server(command, port, ready_path, work):
         others = max(0.0, busy - cpu - figures["client_cpu_s"]) / wall
         return {**figures, "server_cpu_s": round(cpu, 3), "others_cores": round(others, 3),
                 "steal_cores": round(stolen / wall, 3), "ready_s": round(ready, 3),
-                "peak_rss_mib": peak_rss_mib(process.pid)}
+                "peak_rss_mib": peak_rss_mib(process.pid),
+                **(scheduler_percent(probed, probe(port)) if probed else {})}
     finally:
         end(process)
 
@@ -176,7 +198,7 @@ class Quire:
         command = [self.args.quire, "serve", "-m", self.args.model, "--port", str(port), "--threads",
                    str(self.args.threads), "--memory", self.args.memory, "--kernels", self.kernels,
                    *shlex.split(self.args.ours_options)]
-        return run_server(command, port, "/ready", work)
+        return run_server(command, port, "/ready", work, engine_seconds)
 
 
 class LlamaWheel:

@@ -110,7 +110,9 @@ def growth_table(found):
     rows = [[contender, title, *(figure(value, places) for _, value in lines[name][contender])]
             for contender in lines["all_tok_s"]
             for name, title, places in (("all_tok_s", "tokens/s", 0), ("ttft_p50_s", "first token p50, s", 2),
-                                        ("itl_p99_ms", "gap p99, ms", 0), ("peak_rss_mib", "peak MiB", 0))]
+                                        ("itl_p99_ms", "gap p99, ms", 0), ("peak_rss_mib", "peak MiB", 0),
+                                        ("scheduler_percent", "scheduler's share, %", 2))
+            if contender in lines.get(name, ())]
     return table(head, rows)
 
 

@@ -3,7 +3,7 @@ import statistics
 
 FIGURES = ("all_tok_s", "out_tok_s", "ttft_p50_s", "ttft_p95_s", "itl_p50_ms", "itl_p99_ms", "itl_max_ms",
            "peak_rss_mib", "ready_s", "prompt_tokens", "out_tokens", "errors", "server_cpu_s", "client_cpu_s",
-           "others_cores", "steal_cores")
+           "others_cores", "steal_cores", "scheduler_percent")
 
 # How many times better than the peer, per figure: above 1 is ahead.
 RATIOS = {

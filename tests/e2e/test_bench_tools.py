@@ -108,6 +108,7 @@ def test_compare_on_a_made_up_model(tmp_path):
     for r in found["runs"]:
         assert r["figures"]["out_tokens"] == 4 * 48 and r["figures"]["errors"] == 0
         assert 0 < r["figures"]["ready_s"] < 60 and r["figures"]["peak_rss_mib"] > 5
+        assert 0 < r["figures"]["scheduler_percent"] < 100
         assert r["figures"]["others_cores"] >= 0 and r["figures"]["server_cpu_s"] >= 0
     assert found["versions"]["quire"].startswith("quire ") and found["machine"]["cores"] >= 1
     assert "== scale1" in done.stdout and str(pathlib.Path.home()) not in out.read_text()

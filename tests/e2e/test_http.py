@@ -695,10 +695,10 @@ def test_metrics_page(tiny):
                 counts = [s.value for s in family.samples if s.name.endswith("_bucket")]
                 assert counts == sorted(counts)
                 assert counts[-1] == next(s.value for s in family.samples if s.name.endswith("_count"))
-        before = tiny.metrics()
+        before, began = tiny.metrics(), time.monotonic()
         usage = tiny.complete({"prompt": "count me", "max_tokens": 5, "ignore_eos": True})["usage"]
         tiny.wait_idle()
-        after = tiny.metrics()
+        after, took = tiny.metrics(), time.monotonic() - began
 
         def grew(name, **labels):
             return after(name, **labels) - before(name, **labels)
@@ -709,5 +709,8 @@ def test_metrics_page(tiny):
         assert grew("vllm:time_to_first_token_seconds_count") == 1
         assert grew("vllm:e2e_request_latency_seconds_count") == 1
         assert grew("quire_http_requests_total", route="completions", code="200") == 1
+        work = [grew("quire_engine_seconds_total", phase=p) for p in ("planning", "forward", "sampling", "committing")]
+        assert min(work) > 0 and sum(work) <= took
+        assert grew("quire_engine_seconds_total", phase="idle") > 0    # until the request came
         used = {a: after("quire_memory_used_bytes", account=a) for a in ("requests", "kv", "weights")}
         assert used["requests"] == 0 and used["kv"] > 0 and used["weights"] > 0
