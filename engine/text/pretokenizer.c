@@ -41,6 +41,10 @@
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" SYMBOLS "|" SPACE_RUNS
 #define LLAMA3 CONTRACTIONS "|" WORD "\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*|" LINE_ENDS SPACE_RUNS
 #define QWEN2 CONTRACTIONS "|" WORD "\\p{N}|" SYMBOLS "[\\r\\n]*|" LINE_ENDS SPACE_RUNS
+#define MINICPM5 CONTRACTIONS "|" WORD "\\p{N}+|" SYMBOLS "[\\r\\n]*|" LINE_ENDS SPACE_RUNS
+#define BAILING                                                                                    \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^" SPACES                      \
+    "\\p{L}\\p{N}]++[\\r\\n]*|" SPACE "*[\\r\\n]|" SPACE_RUNS
 #define QWEN35                                                                                     \
     CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" SPACES                       \
                  "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINE_ENDS SPACE_RUNS
@@ -112,6 +116,7 @@ static const struct definition {
     {"mellum", 0, {GPT2}},
     {"gigachat", 0, {GPT2}},
     {"granite-docling", 0, {GPT2}},
+    {"a.x-4.0", 0, {GPT2}},
     {"smollm", 0, {"\\p{N}", GPT2}},
     {"starcoder", 0, {"\\p{N}", GPT2}},
     {"refact", 0, {"\\p{N}", GPT2}},
@@ -130,24 +135,37 @@ static const struct definition {
     {"falcon-h1", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
     {"pixtral", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
     {"lfm2", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
+    {"midm-2.0", ADDS_BOS | IGNORES_MERGES, {LLAMA3}},
     {"dbrx", 0, {LLAMA3}},
     {"smaug-bpe", 0, {LLAMA3}},
     {"chatglm-bpe", 0, {LLAMA3}},
-    {"glm4", 0, {LLAMA3}},
+    {"glm4", IGNORES_MERGES, {LLAMA3}},
+    {"glm5", IGNORES_MERGES, {LLAMA3}},
+    {"minicpm5", IGNORES_MERGES, {"\\p{N}{1,3}", MINICPM5}},
     {"qwen2", 0, {QWEN2}},
     {"deepseek-r1-qwen", 0, {QWEN2}},
     {"stablelm2", 0, {QWEN2}},
     {"megrez", 0, {QWEN2}},
     {"hunyuan", 0, {QWEN2}},
     {"grok-2", 0, {QWEN2}},
+    {"kormo", 0, {QWEN2}},
+    {"f2llmv2", 0, {QWEN2}},
+    {"solar-open", 0, {QWEN2}},
+    {"bailingmoe", 0, {BAILING}},
+    {"bailingmoe2", 0, {BAILING}},
+    {"llada-moe", 0, {BAILING}},
     {"qwen35", 0, {QWEN35}},
     {"tekken", ADDS_BOS | IGNORES_MERGES, {TEKKEN}},
     {"gpt-4o", 0, {GPT4O}},
     {"llama4", 0, {GPT4O}},
+    {"kanana2", 0, {GPT4O}},
+    {"minimax-m2", 0, {GPT4O}},
     {"deepseek-llm", 0, {DEEPSEEK_LLM, "\\p{N}+"}},
     {"deepseek-coder", 0, {"[\\r\\n]", SPACE "?\\p{L}+", SPACE "?\\p{P}+", CJK, "\\p{N}"}},
     {"deepseek-v3", 0, {DEEPSEEK_V3}},
     {"hunyuan-dense", 0, {DEEPSEEK_V3}},
+    {"joyai-llm", 0, {DEEPSEEK_V3}},
+    {"hy_v4", 0, {DEEPSEEK_V3}},
     {"bloom", 0, {BLOOM}},
     {"poro-chat", 0, {BLOOM}},
     {"gpt3-finnish", 0, {BLOOM}},

@@ -4,12 +4,15 @@ tests/engine/text/tokenize_tool reads lines and prints ids. Every pre-tokenizer 
 is tried: the Hugging Face side is built from the model's published pre_tokenizer, over a vocabulary
 that was trained here without any pre-tokenizing, so that its merges cross every border that a
 pre-tokenizer may draw and a border that is missing shows in the ids. The SmolLM2 file, named by
-QUIRE_TEST_MODEL, is tried with its own vocabulary.
+QUIRE_TEST_MODEL, and Gemma's, named by QUIRE_TEST_GEMMA, are tried with their own vocabularies; ./test
+full also tries those of a dozen public models, which the source package of llama-cpp-python carries.
 
-Lines are made from a fixed seed: scripts, digits, code, odd spaces, emoji, combining marks. Characters
-are those of Unicode 14, which all sides know.
+Lines are made from a fixed seed: scripts, digits, odd spaces, emoji, combining marks, this repository's
+own source code; then bytes that are not UTF-8, and very long runs. Characters are those of Unicode 14,
+which all sides know. How many lines each kind of tokenizer was given is printed at the end.
 """
 
+import collections
 import functools
 import json
 import os
@@ -17,14 +20,16 @@ import pathlib
 import random
 import subprocess
 import unicodedata
-import urllib.request
 
 import gguf
+import llama_cpp
 import numpy
+import published
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, trainers
 
+FULL = bool(os.environ.get("QUIRE_TEST_FULL"))
 TOOL = pathlib.Path(os.environ.get("QUIRE_BUILD", "build")) / "tests/engine/text/tokenize_tool"
 MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
 needs_model = pytest.mark.skipif(not MODEL, reason="QUIRE_TEST_MODEL is not set")
@@ -70,49 +75,117 @@ def unknown_punctuation():
     return unknown
 
 
+# First and last code point of what words are made of.
+SCRIPTS = [
+    (0x61, 0x7a), (0xc0, 0x24f), (0x370, 0x3ff), (0x400, 0x4ff), (0x531, 0x587), (0x591, 0x5f4), (0x600, 0x6ff),
+    (0x780, 0x7b1), (0x900, 0x97f), (0x980, 0x9fe), (0xb82, 0xbfa), (0xe01, 0xe5b), (0xf00, 0xfda), (0x10a0, 0x10ff),
+    (0x1200, 0x137c), (0x1780, 0x17f9), (0x3041, 0x30ff), (0x3105, 0x312f), (0x4e00, 0x9fff), (0xac00, 0xd7a3),
+    (0xff01, 0xff9f), (0x1d400, 0x1d7ff), (0x1f300, 0x1f64f), (0x1f900, 0x1f9ff), (0x20000, 0x2a6df),
+]
+
+
+@functools.cache
+def letters_of_scripts():
+    known = known_characters()
+    return [[c for c in known if chr(first) <= c <= chr(last)] for first, last in SCRIPTS]
+
+
+@functools.cache
+def source_lines():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    files = [f for kind in ("c", "h", "rs", "py", "md", "jinja") for f in sorted(root.glob("*/**/*." + kind))
+             if not f.relative_to(root).parts[0].startswith(("build", "."))]
+    lines = [line for f in files for line in f.read_text(encoding="utf-8").split("\n")]
+    known = set(known_characters())
+    lines = [line for line in lines if set(line) <= known]
+    assert len(lines) > 20000
+    return lines
+
+
+def make_part(rng):
+    kind = rng.randrange(12)
+    if kind < 4:
+        return rng.choice(WORDS)
+    if kind < 6:
+        return rng.choice(SPACES) * rng.randrange(1, 4)
+    if kind == 6:
+        return "".join(rng.choice("0123456789") for _ in range(rng.randrange(1, 9)))
+    if kind == 7:
+        return "".join(rng.choice("!?.,;:'\"()[]{}<>=+-*/\\|&^%$#@~`_") for _ in range(rng.randrange(1, 5)))
+    if kind == 8:
+        return "".join(rng.choice("abcdeABCDE") for _ in range(rng.randrange(1, 7)))
+    if kind < 11:
+        letters = rng.choice(letters_of_scripts())
+        return "".join(rng.choice(letters) for _ in range(rng.randrange(1, 9)))
+    return "".join(rng.choice(known_characters()) for _ in range(rng.randrange(1, 4)))
+
+
 def make_lines(count, seed):
+    """The fixed ones, a quarter source code (now and then several lines of it in one), the rest made up."""
     rng = random.Random(seed)
-    characters = known_characters()
-    lines = list(FIXED)
+    lines, code = list(FIXED), source_lines()
     while len(lines) < count:
+        if rng.random() < 0.25:
+            first = rng.randrange(len(code))
+            lines.append("\n".join(code[first:first + rng.choice([1, 1, 1, 1, 2, 5])]))
+            continue
         parts = []
         for _ in range(rng.randrange(1, 12)):
-            kind = rng.randrange(10)
-            if kind < 4:
-                parts.append(rng.choice(WORDS))
-            elif kind < 6:
-                parts.append(rng.choice(SPACES) * rng.randrange(1, 4))
-            elif kind == 6:
-                parts.append("".join(rng.choice("0123456789") for _ in range(rng.randrange(1, 9))))
-            elif kind == 7:
-                parts.append("".join(rng.choice("!?.,;:'\"()[]{}<>=+-*/\\|&^%$#@~`_") for _ in range(rng.randrange(1, 5))))
-            elif kind == 8:
-                parts.append("".join(rng.choice("abcdeABCDE") for _ in range(rng.randrange(1, 7))))
-            else:
-                parts.append("".join(rng.choice(characters) for _ in range(rng.randrange(1, 4))))
+            parts.append(make_part(rng))
             if rng.random() < 0.5:
                 parts.append(" ")
         lines.append("".join(parts))
     return lines
 
 
+def make_broken(count, seed):
+    """Bytes that are not UTF-8, among what is."""
+    rng = random.Random(seed)
+    pieces = [b"\x80", b"\xff", b"\xc3", b"\xe6\xad", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\x80",
+              b"\xf5\x80\x80\x80", b"\xe2\x28\xa1", b"\x80\x80\x80", b"\xfe\xfe", b"\x00", b"\xf4\x90\x80\x80"]
+    lines = []
+    while len(lines) < count:
+        parts = [rng.choice(pieces) if rng.random() < 0.4 else make_part(rng).encode()
+                 for _ in range(rng.randrange(1, 9))]
+        if rng.random() < 0.3:
+            parts.append(bytes(rng.randrange(256) for _ in range(rng.randrange(1, 9))))
+        lines.append(b"".join(parts))
+    return lines
+
+
+def make_runs():
+    """Very long ones: of one thing, of two by turns, and the same behind and before a word."""
+    units = ["a", "A", " ", "\n", "\t", "\r\n", "1", "!", "'", "=", "\u00a0", "\u3000", "\u00e9", "e\u0301", "\u0301", "\u4f60",
+             "\u3042", "\uac00", "\u0e01\u0e31", "\u0628\u064e", "\U0001f600", "\U0001f468\u200d\U0001f469", "\u200b", "\ufeff",
+             "ab", "aA", "a1", "a ", " a", "a\n", "1 ", "!a", "don't", "xyz", "\u2581", "0123456789", "<|", "\\", "/*", "\u00bd"]
+    length = 40000 if FULL else 8000
+    runs = [unit * (length // len(unit)) for unit in units]
+    return runs + ["x" + run[:997] + "y" for run in runs] + [run[:301] + " x" for run in runs]
+
+
+COUNTED = collections.Counter()
+
+
 def escape(line):
-    return line.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").encode()
+    line = line.encode() if isinstance(line, str) else line
+    return line.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
 
 
 def our_ids(path, lines, *flags):
     done = subprocess.run([TOOL, path, *flags], input=b"".join(escape(line) + b"\n" for line in lines),
-                          capture_output=True, timeout=120)
+                          capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     rows = done.stdout.decode().split("\n")[:-1]
     assert len(rows) == len(lines)
     return [[int(x) for x in row.split()] for row in rows]
 
 
-def assert_same(lines, ours, theirs):
+def assert_same(kind, lines, ours, theirs):
+    """kind: the tokenizer and the reference, for the table at the end."""
     wrong = [(line, a, b) for line, a, b in zip(lines, ours, theirs, strict=True) if a != b]
     assert not wrong, "%d of %d lines differ, e.g.\n%s" % (
-        len(wrong), len(lines), "\n".join("%a\n ours   %s\n theirs %s" % w for w in wrong[:5]))
+        len(wrong), len(lines), "\n".join("%.300a\n ours   %.300s\n theirs %.300s" % w for w in wrong[:5]))
+    COUNTED[kind] += len(lines)
 
 
 # ---- The published pre-tokenizers.
@@ -172,15 +245,16 @@ LLAMA3_LIKE = sequence(split(LLAMA3), byte_level(False))
 QWEN2_LIKE = sequence(split(QWEN2), byte_level(False))
 PUBLISHED = {
     **dict.fromkeys(["gpt-2", "phi-2", "mpt", "olmo", "jais", "exaone4", "trillion", "mellum", "gigachat",
-                     "granite-docling"], GPT2_LIKE),
+                     "granite-docling", "a.x-4.0"], GPT2_LIKE),
     **dict.fromkeys(["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
                      "mellum2"], SMOLLM_LIKE),
-    **dict.fromkeys(["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "dbrx",
-                     "smaug-bpe", "chatglm-bpe", "glm4"], LLAMA3_LIKE),
-    **dict.fromkeys(["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2"], QWEN2_LIKE),
+    **dict.fromkeys(["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0",
+                     "dbrx", "smaug-bpe", "chatglm-bpe", "glm4", "glm5"], LLAMA3_LIKE),
+    **dict.fromkeys(["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan", "grok-2", "kormo", "f2llmv2",
+                     "solar-open"], QWEN2_LIKE),
     "qwen35": sequence(split(QWEN35), byte_level(False)),
     "tekken": sequence(split(cased("", r"\p{N}")), byte_level(False)),
-    **dict.fromkeys(["gpt-4o", "llama4"],
+    **dict.fromkeys(["gpt-4o", "llama4", "kanana2", "minimax-m2"],
                     sequence(split(cased(CONTRACTIONS + "?", r"\p{N}{1,3}")), byte_level(False))),
     "falcon": sequence({"type": "Punctuation", "behavior": "Contiguous"}, byte_level(True), digits(False),
                        split("[0-9][0-9][0-9]")),
@@ -193,14 +267,18 @@ PUBLISHED = {
                              split(r"\s+$"), split(CJK), split(r"\p{N}+"), byte_level(False)),
     "deepseek-coder": sequence(split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(CJK),
                                digits(True), byte_level(False)),
-    **dict.fromkeys(["deepseek-v3", "hunyuan-dense"], DEEPSEEK_V3),
+    **dict.fromkeys(["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], DEEPSEEK_V3),
+    "minicpm5": sequence(split(r"\p{N}{1,3}"), split(LLAMA3.replace("{1,3}", "+")), byte_level(False)),
+    **dict.fromkeys(["bailingmoe", "bailingmoe2", "llada-moe"],
+                    sequence(split(r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+                                   r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"), byte_level(False))),
     **dict.fromkeys(["bloom", "poro-chat", "gpt3-finnish"], sequence(split(BLOOM), byte_level(False))),
     "viking": sequence(split(BLOOM), digits(True), byte_level(False)),
     "seed-coder": sequence(split(CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+"
                                  r"|\s*[\r\n]+|\s+(?!\S)|\s+"), byte_level(False)),
 }
-IGNORES_MERGES = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "tekken"}
-ADDS_BOS = IGNORES_MERGES
+ADDS_BOS = {"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2", "midm-2.0", "tekken"}
+IGNORES_MERGES = ADDS_BOS | {"glm4", "glm5", "minicpm5"}
 
 
 def theirs(vocabulary, merges, pre, ignore_merges=False, added=()):
@@ -225,7 +303,8 @@ def trained():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(vocab_size=4000, show_progress=False, max_token_length=24,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator(make_lines(6000, 1), trainer)
+    # No marks: their texts are tokens of their own (ADDED).
+    tokenizer.train_from_iterator([line for line in make_lines(6000, 1) if "<" not in line], trainer)
     data = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(data["vocab"], key=data["vocab"].get)
     return tokens, [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in data["merges"]]
@@ -244,8 +323,9 @@ def write_vocabulary(path, pre, tokens, merges, added=ADDED, **flags):
     writer.add_token_list([*tokens, *(text for text, _ in added)])
     writer.add_token_types([1] * len(tokens) + [kind for _, kind in added])
     writer.add_token_merges([a + " " + b for a, b in merges])
-    writer.add_bos_token_id(len(tokens) + BOS)
-    writer.add_eos_token_id(len(tokens) + EOS)
+    if added:
+        writer.add_bos_token_id(len(tokens) + BOS)
+        writer.add_eos_token_id(len(tokens) + EOS)
     for key, value in flags.items():
         writer.add_bool("tokenizer.ggml." + key, value)
     writer.write_header_to_file()
@@ -270,14 +350,44 @@ def test_pre_tokenizer(pre, tmp_path):
     tokens, merges = trained()
     path = write_vocabulary(tmp_path / "v.gguf", pre, tokens, merges)
     first = next(name for name in PUBLISHED if PUBLISHED[name] is PUBLISHED[pre])
-    lines = make_lines(4000 if pre == first else 400, pre)
+    lines = make_lines((8000 if FULL else 3500) if pre == first else 400, pre) + make_runs()[::1 if pre == first else 7]
     if pre == "falcon":
         lines = [line for line in lines if not set(line) & unknown_punctuation()]
-        assert len(lines) > 3900
+        assert len(lines) > 3000
     added = [(len(tokens) + i, text, kind == 3) for i, (text, kind) in enumerate(ADDED)]
     reference = theirs({t: i for i, t in enumerate(tokens)}, merges, PUBLISHED[pre], pre in IGNORES_MERGES,
                        [a for a in added if not a[2]])
-    assert_same(lines, our_ids(path, lines), [e.ids for e in reference.encode_batch(lines)])
+    assert_same("byte-level, %s, Hugging Face" % first, lines, our_ids(path, lines),
+                [e.ids for e in reference.encode_batch(lines)])
+
+
+def broken_ids(reference, model, line):
+    """What bytes should become: runs of text as ever, runs of anything else by the merges alone."""
+    ids, text, broken = [], [], []
+    level = {0x21 + i: chr(0x21 + i) for i in range(94)} | {i: chr(i) for i in [*range(0xa1, 0xad), *range(0xae, 0x100)]}
+    rest = iter(range(0x100, 0x200))
+    level |= {byte: chr(next(rest)) for byte in range(256) if byte not in level}
+    for c in line.decode("utf-8", "surrogateescape") + "\0":
+        if "\udc80" <= c <= "\udcff":
+            ids += reference.encode("".join(text)).ids
+            text = []
+            broken.append(level[ord(c) & 0xff])
+        else:
+            ids += [token.id for token in model.tokenize("".join(broken))] if broken else []
+            broken = []
+            text.append(c)
+    return ids + reference.encode("".join(text)[:-1]).ids
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "tekken", "deepseek-v3", "deepseek-llm"])
+def test_bytes_that_are_not_text(pre, tmp_path):
+    tokens, merges = trained()
+    path = write_vocabulary(tmp_path / "v.gguf", pre, tokens, merges, [])
+    vocabulary = {t: i for i, t in enumerate(tokens)}
+    reference = theirs(vocabulary, merges, PUBLISHED[pre], pre in IGNORES_MERGES)
+    lines = make_broken(3000 if FULL else 600, pre)
+    assert_same("byte-level, not UTF-8, Hugging Face's merges", lines, our_ids(path, lines),
+                [broken_ids(reference, reference.model, line) for line in lines])
 
 
 @pytest.mark.parametrize("special", [False, True])
@@ -286,12 +396,13 @@ def test_special_tokens(special, tmp_path):
     path = write_vocabulary(tmp_path / "v.gguf", "smollm", tokens, merges)
     rng = random.Random(5)
     texts = [text for text, _ in ADDED] + ["<|im_", "start|>", "<", "|>", "<thi", "nk>", " ", "\n", "abc", "é"]
-    lines = ["".join(rng.choice(texts) for _ in range(rng.randrange(1, 9))) for _ in range(3000)]
+    lines = ["".join(rng.choice(texts) for _ in range(rng.randrange(1, 9)))
+             for _ in range(10000 if FULL else 2000)]
     added = [(len(tokens) + i, text, kind == 3) for i, (text, kind) in enumerate(ADDED)]
     reference = theirs({t: i for i, t in enumerate(tokens)}, merges, PUBLISHED["smollm"],
                        added=[a for a in added if special or not a[2]])
     got = our_ids(path, lines, *(["special"] if special else []))
-    assert_same(lines, got, [e.ids for e in reference.encode_batch(lines)])
+    assert_same("byte-level, special tokens, Hugging Face", lines, got, [e.ids for e in reference.encode_batch(lines)])
 
 
 def test_beginning_and_end(tmp_path):
@@ -314,31 +425,32 @@ def test_beginning_and_end(tmp_path):
 # ---- The real model.
 
 @functools.cache
-def smollm2():
-    reader = gguf.GGUFReader(MODEL)
+def vocabulary_of(path):
+    """Tokens, their types, merges."""
+    reader = gguf.GGUFReader(path)
     field = reader.fields["tokenizer.ggml.tokens"]
     tokens = [bytes(field.parts[i]).decode() for i in field.data]
     field = reader.fields["tokenizer.ggml.token_type"]
     types = [int(field.parts[i][0]) for i in field.data]
-    field = reader.fields["tokenizer.ggml.merges"]
-    merges = [tuple(bytes(field.parts[i]).decode().split(" ")) for i in field.data]
+    field = reader.fields.get("tokenizer.ggml.merges")
+    merges = [tuple(bytes(field.parts[i]).decode().split(" ")) for i in field.data] if field else []
     return tokens, types, merges
 
 
 @needs_model
 @pytest.mark.parametrize("special", [False, True])
 def test_smollm2_against_hugging_face(special):
-    tokens, types, merges = smollm2()
+    tokens, types, merges = vocabulary_of(MODEL)
     controls = [(i, t, True) for i, t in enumerate(tokens) if types[i] == 3]
     reference = theirs({t: i for i, t in enumerate(tokens)}, merges, SMOLLM_LIKE, added=controls if special else [])
-    lines = make_lines(30000, 7)
+    lines = make_lines(30000 if FULL else 12000, 7 + special) + make_runs()
     got = our_ids(MODEL, lines, *(["special"] if special else []))
-    assert_same(lines, got, [e.ids for e in reference.encode_batch(lines)])
+    assert_same("byte-level, SmolLM2's own, Hugging Face", lines, got, [e.ids for e in reference.encode_batch(lines)])
 
 
 @needs_model
 def test_pieces_are_hugging_face_bytes():
-    tokens, types, merges = smollm2()
+    tokens, types, merges = vocabulary_of(MODEL)
     reference = theirs({t: i for i, t in enumerate(tokens)}, merges, SMOLLM_LIKE)
     rows = subprocess.run([TOOL, MODEL, "pieces"], check=True, capture_output=True, text=True).stdout.split("\n")
     for i, kind in enumerate(types):
@@ -346,33 +458,15 @@ def test_pieces_are_hugging_face_bytes():
         assert ours.decode("utf-8", "replace") == ("" if kind == 3 else reference.decode([i])), tokens[i]
 
 
-def llama_cpp_ids(path, lines, special=False):
-    """Ids of llama.cpp's own server for a whole model file."""
-    xllamacpp = pytest.importorskip("xllamacpp")
-    params = xllamacpp.CommonParams()
-    params.model.path = str(path)
-    params.n_ctx = 256
-    params.port = 0
-    server = xllamacpp.Server(params)
-    found = []
-    for line in lines:
-        body = json.dumps({"content": line, "add_special": False, "parse_special": special}).encode()
-        request = urllib.request.Request(server.listening_address + "/tokenize", data=body,
-                                         headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            found.append(json.load(answer)["tokens"])
-    return found
-
-
 @needs_model
 def test_smollm2_against_llama_cpp():
     # llama.cpp leaves its own way of cutting where a byte has no token; such bytes cannot be compared.
-    have = {t for t in smollm2()[0] if len(t) == 1}
+    have = {t for t in vocabulary_of(MODEL)[0] if len(t) == 1}
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    lines = [line for line in make_lines(1500, 11) if line]
+    lines = make_lines(12000 if FULL else 4000, 11)
     lines = [line for line in lines if set("".join(p for p, _ in level.pre_tokenize_str(line))) <= have]
-    assert len(lines) > 1000
-    assert_same(lines, our_ids(MODEL, lines), llama_cpp_ids(MODEL, lines))
+    assert len(lines) > 2000
+    assert_same("byte-level, SmolLM2's own, llama.cpp", lines, our_ids(MODEL, lines), llama_cpp.ids_of(MODEL, lines))
 
 
 # ---- SentencePiece.
@@ -381,8 +475,9 @@ SPECIAL_PIECES = [("<unk>", 2), ("<s>", 3), ("</s>", 3)] + [("<0x%02X>" % byte, 
 USER_DEFINED = ["\n\n", "<tool>", "\u2581\u2581\u2581"]
 
 
-def write_sentencepiece(path, space_prefix):
-    """A whole model of one layer (llama.cpp opens no less), its weights zero."""
+@functools.cache
+def trained_pieces():
+    """Tokens, types and scores."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=3000, show_progress=False, max_token_length=16)
     # Words apart, as SentencePiece trains; every other line whole, so that pieces may cross spaces.
@@ -394,16 +489,12 @@ def write_sentencepiece(path, space_prefix):
     merged, single = [t for t in pieces if len(t) > 1], [t for t in pieces if len(t) == 1]
     tokens = SPECIAL_PIECES + [(t, 1) for t in merged + single] + [(t, 4) for t in USER_DEFINED]
     scores = [0.0] * len(SPECIAL_PIECES) + [-float(i) for i in range(len(merged) + len(single))] + [0.0] * 3
-    width, writer = 32, gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(256)
-    writer.add_embedding_length(width)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(width)
-    writer.add_head_count(1)
-    writer.add_head_count_kv(1)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(width)
-    writer.add_vocab_size(len(tokens))
+    return tokens, scores
+
+
+def write_sentencepiece(path, space_prefix):
+    tokens, scores = trained_pieces()
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list([text for text, _ in tokens])
@@ -413,26 +504,70 @@ def write_sentencepiece(path, space_prefix):
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_add_space_prefix(space_prefix)
-    zeros = functools.partial(numpy.zeros, dtype=numpy.float32)
-    writer.add_tensor("token_embd.weight", zeros((len(tokens), width)))
-    for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
-        writer.add_tensor("blk.0.%s.weight" % name, zeros((width, width)))
-    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
-        writer.add_tensor(name + ".weight", zeros(width))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
     writer.close()
     return path
 
 
+@pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("space_prefix", [True, False])
-def test_sentencepiece_against_llama_cpp(space_prefix, tmp_path):
+def test_sentencepiece_against_llama_cpp(space_prefix, special, tmp_path):
     path = write_sentencepiece(tmp_path / "spm.gguf", space_prefix)
     rng = random.Random(9)
-    lines = [line for line in make_lines(1500, 13) if line]
+    lines = make_lines(12000 if FULL else 4000, 13) + make_runs()
     lines += ["".join(rng.choice(["<s>", "</s>", "<tool>", "\n\n", "a b", "  ", " ", "x", "<", "\u2581"])
-                      for _ in range(6)) for _ in range(200)]
+                      for _ in range(6)) for _ in range(2000)]
+    ours = our_ids(path, lines, *(["special"] if special else []))
+    assert_same("SentencePiece, trained here, llama.cpp", lines, ours, llama_cpp.ids_of(path, lines, special))
+
+
+@pytest.mark.skipif(not os.environ.get("QUIRE_TEST_GEMMA"), reason="QUIRE_TEST_GEMMA is not set")
+@pytest.mark.parametrize("special", [False, True])
+def test_gemma_against_llama_cpp(special):
+    path = os.environ["QUIRE_TEST_GEMMA"]
+    lines = make_lines(12000 if FULL else 4000, 17 + special) + make_runs()
+    ours = our_ids(path, lines, *(["special"] if special else []))
+    assert_same("SentencePiece, Gemma 3's own, llama.cpp", lines, ours, llama_cpp.ids_of(path, lines, special))
+
+
+# ---- Public vocabularies.
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["llama-bpe", "qwen2", "deepseek-llm", "deepseek-coder", "falcon", "gpt-2", "mpt",
+                                  "refact", "starcoder", "command-r", "qwen35"])
+def test_public_byte_level(name):
+    path = published.vocabulary(name)
+    tokens, types, merges = vocabulary_of(path)
+    controls = [(i, t, True) for i, t in enumerate(tokens) if types[i] == 3]
+    users = [(i, t, False) for i, t in enumerate(tokens) if types[i] == 4]
     for special in (False, True):
-        ours = our_ids(path, lines, *(["special"] if special else []))
-        assert_same(lines, ours, llama_cpp_ids(path, lines, special))
+        reference = theirs({t: i for i, t in enumerate(tokens)}, merges, PUBLISHED[name], name in IGNORES_MERGES,
+                           users + (controls if special else []))
+        lines = make_lines(4000, name) + make_runs()
+        if name == "falcon":
+            lines = [line for line in lines if not set(line) & unknown_punctuation()]
+        assert_same("byte-level, %s's own, Hugging Face" % name, lines,
+                    our_ids(path, lines, *(["special"] if special else [])),
+                    [e.ids for e in reference.encode_batch(lines)])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["llama-spm", "phi-3", "baichuan"])
+def test_public_sentencepiece(name):
+    path = published.vocabulary(name)
+    for special in (False, True):
+        lines = make_lines(4000, name) + make_runs()
+        assert_same("SentencePiece, %s's own, llama.cpp" % name, lines,
+                    our_ids(path, lines, *(["special"] if special else [])), llama_cpp.ids_of(path, lines, special))
+
+
+def test_lines_in_all(capsys):
+    """Last: how much was compared; nothing differed."""
+    total = sum(COUNTED.values())
+    with capsys.disabled():
+        for kind in sorted(COUNTED):
+            print("\n  %-60s %7d lines" % (kind, COUNTED[kind]), end="")
+        print("\n  %-60s %7d lines, none differs" % ("in all", total))
+    if len([kind for kind in COUNTED if kind.endswith("Hugging Face")]) > 15:  # the whole file was run
+        assert total >= (200000 if FULL else 80000)
