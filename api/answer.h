@@ -31,6 +31,7 @@ struct api_context {
     struct engine *engine;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template; /* NULL: chat is 400 with a hint */
+    const struct chat_template *tool_template; /* where there are tools; NULL: the same */
     struct budget *budget;
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;

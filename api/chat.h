@@ -5,6 +5,7 @@
 #ifndef QUIRE_API_CHAT_H
 #define QUIRE_API_CHAT_H
 
+#include "api/chat_shape.h"
 #include "api/control_guard.h"
 #include "api/request.h"
 
@@ -12,12 +13,15 @@ struct chat {
     const struct api_context *context;
     const struct json_document *document;
     const struct cJSON *messages;
-    const struct cJSON *tools; /* NULL: none */
+    const struct cJSON *tools;                 /* NULL: none */
+    const struct chat_template *chat_template; /* the model's, or its own for tools */
+    const struct chat_shape *shape;
     bool add_generation_prompt, continue_final_message;
     bool noncharacter[JSON_NONCHARACTERS]; /* those that occur in the request */
     struct control_guard guard;
     struct buffer json;    /* the template's context */
     struct buffer scratch; /* a decoded string */
+    struct buffer final;   /* the text to be continued, as the template sees it */
     bool unbreakable;      /* a text holds a control token that cannot be broken up */
 };
 
@@ -27,6 +31,11 @@ enum status chat_check_tools(struct chat *chat, struct error *error);
 enum status chat_check_template_arguments(const struct cJSON *root, struct error *error);
 enum status chat_check_response_format(const struct cJSON *root, struct error *error);
 enum status chat_check_modalities(const struct cJSON *root, struct error *error);
+
+/* Where the last message's text ends when it is to be continued, until the text is cut there: three
+   sentinels and a space. The guard never writes two. The space shows whether the template keeps
+   white space at a message's end. */
+#define CHAT_MARK_SENTINELS 3
 
 /* Write the template's context into chat->json; see its `failed` and chat->unbreakable. What was
    checked may be written without looking again. */

@@ -42,41 +42,76 @@ static void write_value(struct chat *chat, struct json_slice value)
     }
 }
 
-static void write_content(struct chat *chat, const struct cJSON *content)
+/* The text of a content, parts joined. Joined before it is guarded: a token may not come about at a
+   seam either. */
+static void join_content(const struct cJSON *content, struct buffer *out)
 {
-    buffer_append_text(&chat->json, "\"content\":\"");
-    if (json_is_string(content)) {
-        chat_write_guarded(chat, json_string(content), strlen(json_string(content)), false);
-    } else {
-        bool first = true;
-        /* Joined before it is guarded: a token may not come about at a seam either. */
-        struct buffer joined;
-        buffer_init(&joined, 0);
-        for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
-            buffer_append_text(&joined, first ? "" : "\n");
-            buffer_append_text(&joined, json_string(json_get(part, "text")));
-            first = false;
-        }
-        chat_write_guarded(chat, joined.data ? joined.data : "", joined.length, false);
-        chat->json.failed |= joined.failed;
-        buffer_deinit(&joined);
+    if (json_is_string(content))
+        buffer_append_text(out, json_string(content));
+    for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
+        buffer_append_text(out, part == json_first(content) ? "" : "\n");
+        buffer_append_text(out, json_string(json_get(part, "text")));
     }
-    buffer_append_text(&chat->json, "\"");
 }
 
-static void write_arguments(struct chat *chat, struct json_slice arguments)
+/* Behind the text that starts at json.data[begin], which is kept decoded too. */
+static void write_mark(struct chat *chat, size_t begin)
 {
-    if (arguments.text[0] != '"') {
-        write_value(chat, arguments);
-        return;
+    buffer_append_text(&chat->json, "\"");
+    if (!chat->json.failed) {
+        json_decode_string(
+            (struct json_slice){chat->json.data + begin - 1, chat->json.length - begin + 1},
+            &chat->final);
+        chat->json.data[--chat->json.length] = '\0';
     }
+    buffer_append(&chat->final, "", 0);
+    for (int i = 0; i < CHAT_MARK_SENTINELS; i++)
+        buffer_append(&chat->json, chat->guard.sentinel_bytes, chat->guard.sentinel_length);
+    buffer_append_text(&chat->json, " ");
+}
+
+static void write_content(struct chat *chat, const struct cJSON *message, bool marked)
+{
     struct buffer text;
     buffer_init(&text, 0);
-    json_decode_string(arguments, &text);
-    if (text.length > 0)
-        write_value(chat, (struct json_slice){text.data, text.length});
+    join_content(json_get(message, "content"), &text);
+    buffer_append_text(&chat->json, "\"content\":");
+    if (text.length == 0 && !text.failed && !marked && chat->shape->null_content &&
+        json_first(json_get(message, "tool_calls"))) {
+        buffer_append_text(&chat->json, "null");
+    } else {
+        buffer_append_text(&chat->json,
+                           chat->shape->parts ? "[{\"type\":\"text\",\"text\":\"" : "\"");
+        size_t begin = chat->json.length;
+        chat_write_guarded(chat, text.data ? text.data : "", text.length, false);
+        if (marked)
+            write_mark(chat, begin);
+        buffer_append_text(&chat->json, chat->shape->parts ? "\"}]" : "\"");
+    }
+    chat->json.failed |= text.failed;
+    buffer_deinit(&text);
+}
+
+/* A call's arguments, which clients send as JSON text or as an object: as the template wants them.
+ */
+static void write_arguments(struct chat *chat, struct json_slice arguments)
+{
+    bool is_text = arguments.text[0] == '"';
+    struct buffer text;
+    buffer_init(&text, 0);
+    if (is_text)
+        json_decode_string(arguments, &text);
     else
-        buffer_append_text(&chat->json, "{}");
+        buffer_append(&text, arguments.text, arguments.length);
+    if (text.length == 0)
+        buffer_append_text(&text, "{}");
+    if (text.data && chat->shape->text_arguments) {
+        buffer_append_text(&chat->json, "\"");
+        chat_write_guarded(chat, text.data, text.length, false);
+        buffer_append_text(&chat->json, "\"");
+    } else if (text.data) {
+        write_value(chat, (struct json_slice){text.data, text.length});
+    }
     chat->json.failed |= text.failed;
     buffer_deinit(&text);
 }
@@ -113,6 +148,25 @@ static void write_tool_calls(struct chat *chat, struct json_slice calls)
     buffer_append_text(&chat->json, "]");
 }
 
+/* As transformers passes it: a message's reasoning under both of its names, whichever the client
+   used. */
+static void write_reasoning(struct chat *chat, struct json_slice slice)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    struct json_slice value = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names && (!value.text || *value.text == 'n'); i++)
+        value = json_find(slice, names[i]);
+    if (!value.text || *value.text == 'n')
+        return;
+    struct json_slice thinking = json_find(slice, "thinking");
+    buffer_append_text(&chat->json, ",\"reasoning_content\":");
+    write_value(chat, value);
+    if (!thinking.text || *thinking.text == 'n') {
+        buffer_append_text(&chat->json, ",\"thinking\":");
+        write_value(chat, value);
+    }
+}
+
 static void write_message(struct chat *chat, const struct cJSON *message, struct json_slice slice)
 {
     const char *role = json_string(json_get(message, "role"));
@@ -120,11 +174,11 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
         role = "system";
     /* The role is one of a known few: it may make control tokens ("<|" role "|>"). */
     buffer_appendf(&chat->json, "{\"role\":\"%s\",", role);
-    write_content(chat, json_get(message, "content"));
+    write_content(chat, message, chat->continue_final_message && !json_after(message));
     struct json_slice key, value;
     for (size_t at = 0; json_next(slice, &at, &key, &value);) {
         if (json_slice_is(key, "role") || json_slice_is(key, "content") ||
-            value.text[0] == 'n') /* null is absent */
+            json_slice_is(key, "reasoning_content") || value.text[0] == 'n') /* null is absent */
             continue;
         buffer_append_text(&chat->json, ",");
         if (json_slice_is(key, "tool_calls")) {
@@ -138,6 +192,7 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
         else
             write_value(chat, value);
     }
+    write_reasoning(chat, slice);
     buffer_append_text(&chat->json, "}");
 }
 

@@ -5,6 +5,7 @@
  */
 #include "api/chat_template.h"
 
+#include "api/chat_shape.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "textshim.h"
@@ -19,6 +20,7 @@
 
 struct chat_template {
     struct textshim_template *shim;
+    struct chat_shape shape;
 };
 
 /* Python's strftime of a time without a zone: %f is microseconds, %z, %:z and %Z are nothing, the
@@ -76,6 +78,7 @@ enum status chat_template_create(const char *source, size_t length, const char *
                                        strlen(eos_text), clock_format, &chat_template->shim,
                                        message, sizeof message);
     if (result == TEXTSHIM_OK) {
+        chat_template->shape = chat_shape_find(chat_template);
         *out = chat_template;
         return STATUS_OK;
     }
@@ -90,6 +93,11 @@ void chat_template_destroy(struct chat_template *chat_template)
         return;
     textshim_template_free(chat_template->shim);
     free(chat_template);
+}
+
+const struct chat_shape *chat_template_shape(const struct chat_template *chat_template)
+{
+    return &chat_template->shape;
 }
 
 static void collect(void *arg, const char *bytes, size_t length)

@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 struct chat_template;
+struct chat_shape; /* api/chat_shape.h */
 
 /* STATUS_INVALID with the compiler's message when the source is not a template we can run. bos and
    eos are the token texts the template may print. */
@@ -19,6 +20,9 @@ enum status chat_template_create(const char *source, size_t length, const char *
                                  const char *eos_text, struct chat_template **out,
                                  struct error *error);
 void chat_template_destroy(struct chat_template *chat_template);
+
+/* In which shape it wants messages; lives as long as the template. */
+const struct chat_shape *chat_template_shape(const struct chat_template *chat_template);
 
 /* context_json: an object with messages, tools, add_generation_prompt and any template arguments.
    The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. */

@@ -36,6 +36,18 @@ static enum status read_lengths(const struct cJSON *root, struct request *out, s
     return STATUS_OK;
 }
 
+static enum status check_final(const struct chat *chat, struct error *error)
+{
+    const struct cJSON *last = NULL;
+    for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m))
+        last = m;
+    if (strcmp(json_string(json_get(last, "role")), "assistant") != 0 || !json_get(last, "content"))
+        return error_set(error, STATUS_INVALID, "continue_final_message",
+                         "continue_final_message needs a last message of the assistant with "
+                         "text.");
+    return STATUS_OK;
+}
+
 static enum status read_fields(struct chat *chat, struct request *out, struct error *error)
 {
     static const char *const refused[] = {
@@ -70,6 +82,8 @@ static enum status read_fields(struct chat *chat, struct request *out, struct er
     if (status == STATUS_OK && chat->add_generation_prompt && chat->continue_final_message)
         status = error_set(error, STATUS_INVALID, "continue_final_message",
                            "continue_final_message and add_generation_prompt exclude each other.");
+    if (status == STATUS_OK && chat->continue_final_message)
+        status = check_final(chat, error);
     return status;
 }
 
@@ -83,61 +97,66 @@ static enum status guard_open(struct chat *chat, struct error *error)
                      "The request uses every Unicode noncharacter; leave one out.");
 }
 
-static char *reversed(const char *text, size_t length)
+/* Take the marks behind the last message's text out of `text`; *last: where the last one stood, its
+   end known to be `spaced`. False when the template printed none. */
+static bool take_marks(const struct chat *chat, struct buffer *text, size_t *last, bool *spaced)
 {
-    char *copy = malloc(length + 1);
-    for (size_t i = 0; copy && i < length; i++)
-        copy[i] = text[length - 1 - i];
-    return copy;
-}
-
-/* The last occurrence of `part`, in linear time: the first one, read backwards. */
-static const char *find_last(const struct buffer *text, const char *part, size_t length)
-{
-    char *haystack = reversed(text->data ? text->data : "", text->length);
-    char *needle = reversed(part, length);
-    const char *found = NULL;
-    if (haystack && needle && length > 0)
-        found = memmem(haystack, text->length, needle, length);
-    if (found)
-        found = text->data + text->length - (size_t)(found - haystack) - length;
-    free(haystack);
-    free(needle);
+    const struct control_guard *guard = &chat->guard;
+    char mark[CHAT_MARK_SENTINELS * sizeof guard->sentinel_bytes + 1];
+    size_t length = 0, kept = 0;
+    bool found = false;
+    for (int i = 0; i < CHAT_MARK_SENTINELS; i++, length += guard->sentinel_length)
+        memcpy(mark + length, guard->sentinel_bytes, guard->sentinel_length);
+    mark[length] = ' ';
+    for (size_t from = 0; from < text->length;) {
+        const char *at = memmem(text->data + from, text->length - from, mark, length);
+        size_t plain = at ? (size_t)(at - text->data) - from : text->length - from;
+        memmove(text->data + kept, text->data + from, plain);
+        kept += plain;
+        from += plain;
+        if (!at)
+            break;
+        found = true;
+        *last = kept;
+        *spaced = from + length < text->length && text->data[from + length] == ' ';
+        from += length + *spaced;
+    }
+    text->length = kept;
     return found;
 }
 
-/* continue_final_message, as transformers does it: the text ends with the last message's own. */
-static enum status cut_after_final(struct chat *chat, struct buffer *text, struct error *error)
+/* Length without white space at the end, as Python's str.rstrip has it. */
+static size_t stripped_length(const char *text, size_t length)
 {
-    const struct cJSON *last = NULL;
-    for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m))
-        last = m;
-    const struct cJSON *content = json_get(last, "content");
-    if (strcmp(json_string(json_get(last, "role")), "assistant") != 0 || !json_is_string(content))
-        return error_set(error, STATUS_INVALID, "continue_final_message",
-                         "continue_final_message needs a last message of the assistant with "
-                         "text.");
-    /* As the template saw it: guarded, and without JSON's escapes. */
-    buffer_clear(&chat->json);
-    buffer_append_text(&chat->json, "\"");
-    chat_write_guarded(chat, json_string(content), strlen(json_string(content)), false);
-    buffer_append_text(&chat->json, "\"");
-    buffer_clear(&chat->scratch);
-    json_decode_string((struct json_slice){chat->json.data, chat->json.length}, &chat->scratch);
-    const char *start = chat->scratch.data ? chat->scratch.data : "";
-    start += strspn(start, " \t\r\n");
-    size_t whole = strlen(start), length = whole;
-    while (length > 0 && strchr(" \t\r\n", start[length - 1]))
-        length--;
-    const char *found = find_last(text, start, length);
-    if (!found)
+    static const char *const spaces[] = {
+        " ",      "\t",     "\n",       "\v",     "\f",     "\r",     "\x1c",   "\x1d",
+        "\x1e",   "\x1f",   "\xc2\x85", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002",
+        "\u2003", "\u2004", "\u2005",   "\u2006", "\u2007", "\u2008", "\u2009", "\u200a",
+        "\u2028", "\u2029", "\u202f",   "\u205f", "\u3000"};
+    for (size_t i = 0; i < sizeof spaces / sizeof *spaces;) {
+        size_t size = strlen(spaces[i]);
+        bool ends = length >= size && memcmp(text + length - size, spaces[i], size) == 0;
+        length -= ends ? size : 0;
+        i = ends ? 0 : i + 1;
+    }
+    return length;
+}
+
+/* continue_final_message, as transformers does it: the text ends with the last message's own. White
+   space at its end stays where the template keeps it. */
+static enum status cut_after_final(const struct chat *chat, struct buffer *text,
+                                   struct error *error)
+{
+    size_t start = 0, kept = 0, whole = stripped_length(chat->final.data, chat->final.length);
+    bool spaced = false;
+    while (start < whole && strchr(" \t\r\n", chat->final.data[start]))
+        start++;
+    if (!take_marks(chat, text, &kept, &spaced) ||
+        !memmem(text->data, text->length, chat->final.data + start, whole - start))
         return error_set(error, STATUS_INVALID, "continue_final_message",
                          "The model's chat template does not print the last message as it is, so "
                          "it cannot be continued.");
-    size_t left = (size_t)(text->data + text->length - found);
-    if (left >= whole && memcmp(found, start, whole) == 0)
-        length = whole; /* the template kept trailing white space */
-    text->length = (size_t)(found - text->data) + length;
+    text->length = spaced ? kept : stripped_length(text->data, kept);
     text->data[text->length] = '\0';
     return STATUS_OK;
 }
@@ -169,14 +188,14 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
     buffer_init(&text, 0);
     chat_write_context(chat);
     enum status status = STATUS_OK;
-    if (chat->json.failed || chat->scratch.failed)
+    if (chat->json.failed || chat->scratch.failed || chat->final.failed)
         status = error_set(error, STATUS_IO, NULL, "Out of memory.");
     else if (chat->unbreakable)
         status = error_set(error, STATUS_INVALID, "messages",
                            "A message holds a character that is a control token of the model.");
     if (status == STATUS_OK)
-        status = chat_template_render(chat->context->chat_template, chat->json.data,
-                                      chat->json.length, &text, error);
+        status = chat_template_render(chat->chat_template, chat->json.data, chat->json.length,
+                                      &text, error);
     if (status == STATUS_OK && chat->continue_final_message)
         status = cut_after_final(chat, &text, error);
     if (status == STATUS_OK)
@@ -198,12 +217,16 @@ enum status request_read_chat(const struct api_context *context,
     struct chat chat = {.context = context, .document = document};
     memcpy(chat.noncharacter, document->scan.noncharacter, sizeof chat.noncharacter);
     enum status status = read_fields(&chat, out, error);
+    chat.chat_template =
+        chat.tools && context->tool_template ? context->tool_template : context->chat_template;
+    chat.shape = chat_template_shape(chat.chat_template);
     if (status == STATUS_OK)
         status = guard_open(&chat, error);
     if (status != STATUS_OK)
         return status;
     buffer_init(&chat.json, 8 * document->text.length + (64u << 10));
     buffer_init(&chat.scratch, 0);
+    buffer_init(&chat.final, 0);
     /* The context, its values in the template engine, and the text: given back when all are gone.
      */
     uint64_t working = 6 * (uint64_t)document->text.length + (256u << 10);
@@ -216,6 +239,7 @@ enum status request_read_chat(const struct api_context *context,
     }
     buffer_deinit(&chat.json);
     buffer_deinit(&chat.scratch);
+    buffer_deinit(&chat.final);
     control_guard_deinit(&chat.guard);
     return status;
 }

@@ -49,8 +49,8 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
     const char *prompt = run->options->prompt;
     struct buffer json;
     buffer_init(&json, 0);
-    buffer_append_text(&json, "{\"add_generation_prompt\":true,\"messages\":[{\"role\":\"user\","
-                              "\"content\":\"");
+    buffer_append_text(&json, "{\"add_generation_prompt\":true,\"tools\":null,\"documents\":null,"
+                              "\"messages\":[{\"role\":\"user\",\"content\":\"");
     bool guarded = control_guard_write(&guard, prompt, strlen(prompt), false, &json);
     buffer_append_text(&json, "\"}]}");
     if (!guarded)

@@ -183,29 +183,51 @@ static void token_text(const struct tokenizer *tokenizer, uint32_t token, char *
     snprintf(out, size, "%.*s", (int)length, text);
 }
 
-static enum status load_template(struct runtime *runtime, const struct options *options,
-                                 struct error *error)
+static enum status create_template(struct runtime *runtime, const char *source, size_t length,
+                                   struct chat_template **out, struct error *error)
 {
-    struct buffer source;
-    buffer_init(&source, LIMIT_TEMPLATE_BYTES + 1);
-    enum status status = STATUS_OK;
-    struct gguf_string own;
-    if (options->chat_template_file) {
-        status = read_file(options->chat_template_file, LIMIT_TEMPLATE_BYTES, &source, error);
-    } else if (gguf_has(runtime->gguf, "tokenizer.chat_template")) {
-        status = gguf_get_string(runtime->gguf, "tokenizer.chat_template", &own, error);
-        if (status == STATUS_OK)
-            buffer_append(&source, own.text, own.length);
-    }
     char bos[128], eos[128];
     token_text(runtime->tokenizer, tokenizer_bos(runtime->tokenizer), bos, sizeof bos);
     token_text(runtime->tokenizer, tokenizer_eos(runtime->tokenizer), eos, sizeof eos);
-    if (status == STATUS_OK && source.length)
-        status = chat_template_create(source.data, source.length, bos, eos, &runtime->chat_template,
-                                      error);
-    else if (status == STATUS_OK)
+    return chat_template_create(source, length, bos, eos, out, error);
+}
+
+/* One of the file's own; absent or empty is no fault. */
+static enum status load_own_template(struct runtime *runtime, const char *key,
+                                     struct chat_template **out, struct error *error)
+{
+    struct gguf_string own;
+    if (!gguf_has(runtime->gguf, key))
+        return STATUS_OK;
+    enum status status = gguf_get_string(runtime->gguf, key, &own, error);
+    if (status != STATUS_OK || own.length == 0)
+        return status;
+    return create_template(runtime, own.text, own.length, out, error);
+}
+
+/* The operator's template stands for all of the file's. Of those "tool_use" is for requests with
+   tools, as in transformers. */
+static enum status load_templates(struct runtime *runtime, const struct options *options,
+                                  struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (options->chat_template_file) {
+        struct buffer source;
+        buffer_init(&source, LIMIT_TEMPLATE_BYTES + 1);
+        status = read_file(options->chat_template_file, LIMIT_TEMPLATE_BYTES, &source, error);
+        if (status == STATUS_OK && source.length)
+            status = create_template(runtime, source.data, source.length, &runtime->chat_template,
+                                     error);
+        buffer_deinit(&source);
+    } else {
+        status =
+            load_own_template(runtime, "tokenizer.chat_template", &runtime->chat_template, error);
+        if (status == STATUS_OK && runtime->chat_template)
+            status = load_own_template(runtime, "tokenizer.chat_template.tool_use",
+                                       &runtime->tool_template, error);
+    }
+    if (status == STATUS_OK && !runtime->chat_template)
         log_info("chat_template", "the model has none: /v1/chat/completions answers 400");
-    buffer_deinit(&source);
     return status;
 }
 
@@ -301,7 +323,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     if (status == STATUS_OK)
         status = collect_end_tokens(runtime, &plan, error);
     if (status == STATUS_OK)
-        status = load_template(runtime, options, error);
+        status = load_templates(runtime, options, error);
     if (status != STATUS_OK)
         return status;
     print_plan(runtime, &plan, options);
@@ -315,6 +337,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     runtime->api.engine = runtime->engine;
     runtime->api.tokenizer = runtime->tokenizer;
     runtime->api.chat_template = runtime->chat_template;
+    runtime->api.tool_template = runtime->tool_template;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
     runtime->api.created_unix_s = clock_unix_s();
@@ -356,8 +379,8 @@ void runtime_destroy(struct runtime *runtime)
         log_profile(runtime->backend);
     if (runtime->backend)
         runtime->backend->ops->destroy(runtime->backend);
-    if (runtime->chat_template)
-        chat_template_destroy(runtime->chat_template);
+    chat_template_destroy(runtime->tool_template);
+    chat_template_destroy(runtime->chat_template);
     if (runtime->tokenizer)
         tokenizer_destroy(runtime->tokenizer);
     if (runtime->gguf)

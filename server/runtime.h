@@ -22,6 +22,7 @@ struct runtime {
     struct model_config config;
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the file has none */
+    struct chat_template *tool_template; /* for requests with tools; NULL: the same */
     struct backend *backend;
     bool profile; /* runtime_destroy logs where the backend's time went */
     struct engine *engine;

@@ -15,6 +15,8 @@
 #include <string.h>
 
 #define KEY_MERGES "tokenizer.ggml.merges"
+/* Some vocabularies merge runs of hundreds of spaces, two bytes each. */
+#define MERGE_TEXT_MAX 4096
 #define TOKEN_BITS 20 /* LIMIT_VOCABULARY is 2^20 */
 #define PAIR_MASK (((uint64_t)1 << (2 * TOKEN_BITS)) - 1)
 #define MERGES_MAX ((uint64_t)1 << 23) /* ranks have 24 bits, and all ones means free */
@@ -74,7 +76,7 @@ static enum status table_add(struct merge_table *table, const struct vocabulary 
                              const struct token_index *texts, uint64_t rank,
                              struct gguf_string text, struct error *error)
 {
-    char joined[512];
+    char joined[MERGE_TEXT_MAX];
     const char *space = text.length > 0 ? memchr(text.text, ' ', text.length) : NULL;
     if (space == NULL || text.length > sizeof joined)
         return bad_merge(rank, text, "is not two tokens", error);

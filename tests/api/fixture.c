@@ -145,6 +145,10 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
         must(chat_template_create(options->chat_template, strlen(options->chat_template),
                                   "<|endoftext|>", "<|im_end|>", &fixture->chat_template, &error),
              &error);
+    if (options->tool_template)
+        must(chat_template_create(options->tool_template, strlen(options->tool_template),
+                                  "<|endoftext|>", "<|im_end|>", &fixture->tool_template, &error),
+             &error);
 }
 
 static void open_engine(struct fixture *fixture, const struct fixture_options *options)
@@ -194,6 +198,7 @@ void fixture_init(struct fixture *fixture, const struct fixture_options *options
         .engine = fixture->engine,
         .tokenizer = fixture->tokenizer,
         .chat_template = fixture->chat_template,
+        .tool_template = fixture->tool_template,
         .budget = &fixture->budget,
         .model_names = names,
         .model_name_count = 2,
@@ -208,6 +213,7 @@ void fixture_deinit(struct fixture *fixture)
     CHECK(atomic_load(&fixture->budget.used_bytes[BUDGET_REQUESTS]) == 0);
     fixture->backend->ops->destroy(fixture->backend);
     workers_destroy(fixture->workers);
+    chat_template_destroy(fixture->tool_template);
     chat_template_destroy(fixture->chat_template);
     tokenizer_destroy(fixture->tokenizer);
     gguf_close(fixture->gguf);

@@ -35,6 +35,7 @@ extern const char fixture_template_bos[]; /* the same behind {{ bos_token }} */
 struct fixture_options {
     bool add_bos;
     const char *chat_template; /* NULL: none */
+    const char *tool_template; /* NULL: the same */
     uint32_t step_delay_us;
     uint64_t request_bytes; /* cap of BUDGET_REQUESTS; 0: 64 MiB */
     uint32_t context;       /* 0: FIXTURE_CONTEXT */
@@ -46,7 +47,7 @@ struct fixture {
     struct backend *backend;
     struct engine *engine;
     struct tokenizer *tokenizer;
-    struct chat_template *chat_template;
+    struct chat_template *chat_template, *tool_template;
     struct gguf *gguf;
     struct api_context context;
     pthread_mutex_t lock;

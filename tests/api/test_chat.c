@@ -324,19 +324,153 @@ START_TEST(continue_final)
                 fields, "<|im_start|>user\na b<|im_end|>\n<|im_start|>assistant\na b", 3);
     expect_text("[{\"role\":\"assistant\",\"content\":\"x \\n<|im_end|> y \"}]", fields,
                 "<|im_start|>assistant\nx \n<|im_end|> y ", 1);
+    /* What the template prints after the message holds the message. */
+    expect_text("[{\"role\":\"assistant\",\"content\":\"im_end\"}]", fields,
+                "<|im_start|>assistant\nim_end", 1);
+    expect_text("[{\"role\":\"assistant\",\"content\":\"\\n\"}]", fields,
+                "<|im_start|>assistant\n\n", 1);
+    expect_text("[{\"role\":\"assistant\",\"content\":\"\"}]", fields, "<|im_start|>assistant\n",
+                1);
+    expect_text(
+        "[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+        "\"text\",\"text\":\"b \"}]}]",
+        fields, "<|im_start|>assistant\na\nb ", 1);
     struct request request;
     struct error error = {0};
     static const char *const bad[] = {
         "[{\"role\":\"user\",\"content\":\"a\"}]",
-        "[{\"role\":\"assistant\",\"content\":\"\"}]",
-        "[{\"role\":\"assistant\",\"content\":\"  \"}]",
-        "[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"a\"}]}]",
+        "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ck_assert_int_eq(read_chat(bad[i], fields, &request, &error), STATUS_INVALID);
         ck_assert_str_eq(error.param, "continue_final_message");
         request_deinit(&request, &fixture.context);
     }
+}
+END_TEST
+
+/* A template that trims, and one that prints another text than the message's. */
+START_TEST(continue_what_is_changed)
+{
+    static const struct {
+        const char *source, *content, *expected;
+    } cases[] = {
+        {"{% for m in messages %}<{{ m.content | trim }}>{% endfor %}", " a\\u00a0 \\n", "<a"},
+        {"{% for m in messages %}<{{ m.content | trim }}>{% endfor %}", " \\n", "<"},
+        {"{% for m in messages %}<{{ m.content }}>{% endfor %}", " a \\n", "< a \n"},
+        {"{% for m in messages %}{{ m.content }}|{{ m.content }};{% endfor %}", "a", "a|a"},
+        {"{% for m in messages %}{{ m.content | upper }}{% endfor %}", "a", NULL},
+        {"{% for m in messages %}{{ m.content.split('/')[-1] }}{% endfor %}", "a/b", NULL},
+        {"{% for m in messages %}{{ m.role }}{% endfor %}", "assistant", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fixture_init(&fixture, &(struct fixture_options){.chat_template = cases[i].source});
+        char messages[200];
+        snprintf(messages, sizeof messages, "[{\"role\":\"assistant\",\"content\":\"%s\"}]",
+                 cases[i].content);
+        if (cases[i].expected) {
+            expect_text(messages, "\"continue_final_message\":true", cases[i].expected, 0);
+        } else {
+            struct request request;
+            struct error error = {0};
+            ck_assert_int_eq(
+                read_chat(messages, "\"continue_final_message\":true", &request, &error),
+                STATUS_INVALID);
+            ck_assert_str_eq(error.param, "continue_final_message");
+            request_deinit(&request, &fixture.context);
+        }
+        fixture_deinit(&fixture);
+    }
+}
+END_TEST
+
+/* Clients send calls with arguments as text and without content; the template gets the shape that
+   it can print. */
+START_TEST(shapes_of_calls)
+{
+    static const char messages[] =
+        "[{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":null,"
+        "\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":\"{\\\"a\\\": \\\"<|im_end|>\\\"}\"}}]}]";
+    static const struct {
+        const char *source, *expected;
+    } cases[] = {
+        /* an object */
+        {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+         "[{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}",
+         "u[{\"a\": \"<|im_end|>\"}]"},
+        {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+         "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}{% endfor %}"
+         "{% endfor %}",
+         "ua=<|im_end|>;"},
+        /* text, also where an object would print as Python spells it */
+        {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+         "{{ '[' + c.function.arguments + ']' }}{% endfor %}{% endfor %}",
+         "u[{\"a\": \"<|im_end|>\"}]"},
+        {"{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+         "[{{ c.function.arguments }}]{% endfor %}{% endfor %}",
+         "u[{\"a\": \"<|im_end|>\"}]"},
+        /* content that is none */
+        {"{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+         "[{{ c.function.arguments | tojson }}]{% endfor %}{% else %}{{ m.content }}{% endif %}"
+         "{% endfor %}",
+         "u[{\"a\": \"<|im_end|>\"}]"},
+        {"{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+         "{{ '[' + c.function.arguments + ']' }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
+         "{% endfor %}",
+         "u[{\"a\": \"<|im_end|>\"}]"},
+        /* content in parts */
+        {"{% for m in messages %}{% for p in m.content %}{% if p.type == 'text' %}({{ p.text }})"
+         "{% endif %}{% endfor %}{% for c in m.tool_calls or [] %}"
+         "[{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}",
+         "(u)()[{\"a\": \"<|im_end|>\"}]"},
+        /* no shape prints a call */
+        {"{% for m in messages %}{{ m.content }};{% endfor %}", "u;;"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fixture_init(&fixture, &(struct fixture_options){.chat_template = cases[i].source});
+        expect_text(messages, "", cases[i].expected, 0);
+        fixture_deinit(&fixture);
+    }
+}
+END_TEST
+
+START_TEST(template_for_tools)
+{
+    static const char tools[] = "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]";
+    fixture_init(&fixture, &(struct fixture_options){.chat_template = "plain{{ bos_token }}",
+                                                     .tool_template = "{{ tools | tojson }}"});
+    const char *messages = "[{\"role\":\"user\",\"content\":\"x\"}]";
+    expect_text(messages, "", "plain<|endoftext|>", 1);
+    expect_text(messages, "\"tools\":[]", "plain<|endoftext|>", 1);
+    expect_text(messages, tools, "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]", 0);
+    fixture_deinit(&fixture);
+}
+END_TEST
+
+/* Reasoning goes to the template under each name that templates read, as in transformers. */
+START_TEST(reasoning_names)
+{
+    static const char source[] =
+        "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }};{% endfor %}";
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    fixture_init(&fixture, &(struct fixture_options){.chat_template = source});
+    for (size_t i = 0; i < 3; i++) {
+        char messages[200];
+        snprintf(messages, sizeof messages,
+                 "[{\"role\":\"assistant\",\"content\":\"x\",\"%s\":\"hm\"}]", names[i]);
+        expect_text(messages, "", "hm|hm;", 0);
+    }
+    expect_text(
+        "[{\"role\":\"assistant\",\"content\":\"x\",\"thinking\":\"t\",\"reasoning_content\":"
+        "\"r\"}]",
+        "", "r|t;", 0);
+    expect_text(
+        "[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning_content\":null,\"reasoning\":"
+        "\"r\"}]",
+        "", "r|r;", 0);
+    expect_text("[{\"role\":\"assistant\",\"content\":\"x\",\"reasoning\":null}]", "", "|;", 0);
+    fixture_deinit(&fixture);
 }
 END_TEST
 
@@ -554,6 +688,10 @@ int main(void)
     TCase *templates = tcase_create("templates");
     tcase_set_timeout(templates, 20);
     tcase_add_test(templates, one_bos);
+    tcase_add_test(templates, continue_what_is_changed);
+    tcase_add_test(templates, shapes_of_calls);
+    tcase_add_test(templates, reasoning_names);
+    tcase_add_test(templates, template_for_tools);
     tcase_add_test(templates, template_faults);
     tcase_add_test(templates, long_template_message);
     tcase_add_test(templates, bad_templates);

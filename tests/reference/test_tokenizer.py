@@ -422,6 +422,19 @@ def test_beginning_and_end(tmp_path):
     assert unparsed[0] == bos
 
 
+def test_long_merges(tmp_path):
+    """Code models merge runs of hundreds of spaces into one token."""
+    level = sorted(pre_tokenizers.ByteLevel.alphabet())
+    runs = ["\u0120" * 2 ** i for i in range(1, 10)]
+    tokens = level + runs
+    merges = [(run[:len(run) // 2],) * 2 for run in runs]
+    path = write_vocabulary(tmp_path / "v.gguf", "gpt-2", tokens, merges, [])
+    reference = theirs({t: i for i, t in enumerate(tokens)}, merges, PUBLISHED["gpt-2"])
+    lines = [" " * count + end for count in range(1, 1400, 3) for end in ("", "x", "\n")]
+    assert_same("byte-level, runs of spaces, Hugging Face", lines, our_ids(path, lines),
+                [e.ids for e in reference.encode_batch(lines)])
+
+
 # ---- The real model.
 
 @functools.cache
@@ -526,7 +539,8 @@ def test_sentencepiece_against_llama_cpp(space_prefix, special, tmp_path):
 @pytest.mark.parametrize("special", [False, True])
 def test_gemma_against_llama_cpp(special):
     path = os.environ["QUIRE_TEST_GEMMA"]
-    lines = make_lines(12000 if FULL else 4000, 17 + special) + make_runs()
+    # llama.cpp takes </s>, a tag of HTML to Gemma, for a control token.
+    lines = [line for line in make_lines(12000 if FULL else 4000, 17 + special) + make_runs() if "</s>" not in line]
     ours = our_ids(path, lines, *(["special"] if special else []))
     assert_same("SentencePiece, Gemma 3's own, llama.cpp", lines, ours, llama_cpp.ids_of(path, lines, special))
 

@@ -1,0 +1,95 @@
+/* See chat_shape.h. A few renderings of two small conversations, once for each model. */
+#include "api/chat_shape.h"
+
+#include "api/chat_template.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define STACK_BYTES ((size_t)64 << 20) /* as the text thread has: see textshim.h */
+#define TEXT "quire-text"              /* a user's */
+#define KEY "quire_key"                /* an argument's */
+#define VALUE "quire-value"
+
+struct search {
+    const struct chat_template *chat_template;
+    struct chat_shape found;
+};
+
+/* Whether the template prints `wanted`, and `unwanted` not. Its refusals are of no interest. */
+static bool prints(const struct chat_template *chat_template, const struct buffer *json,
+                   const char *wanted, const char *unwanted)
+{
+    struct buffer out;
+    buffer_init(&out, 0);
+    bool printed =
+        !json->failed &&
+        chat_template_render(chat_template, json->data, json->length, &out, NULL) == STATUS_OK &&
+        out.data && strstr(out.data, wanted) && !(unwanted && strstr(out.data, unwanted));
+    buffer_deinit(&out);
+    return printed;
+}
+
+static bool prints_user(const struct chat_template *chat_template, bool parts)
+{
+    struct buffer json;
+    buffer_init(&json, 0);
+    buffer_appendf(&json,
+                   "{\"messages\":[{\"role\":\"user\",\"content\":%s}],\"tools\":null,"
+                   "\"documents\":null,\"add_generation_prompt\":true}",
+                   parts ? "[{\"type\":\"text\",\"text\":\"" TEXT "\"}]" : "\"" TEXT "\"");
+    bool printed = prints(chat_template, &json, TEXT, NULL);
+    buffer_deinit(&json);
+    return printed;
+}
+
+static bool prints_call(const struct chat_template *chat_template, struct chat_shape shape)
+{
+    struct buffer json;
+    buffer_init(&json, 0);
+    buffer_appendf(
+        &json,
+        "{\"messages\":[{\"role\":\"user\",\"content\":%s},{\"role\":\"assistant\",\"content\":%s,"
+        "\"tool_calls\":[{\"id\":\"quire0001\",\"type\":\"function\",\"function\":{\"name\":"
+        "\"quire_call\",\"arguments\":%s}}]},{\"role\":\"tool\",\"tool_call_id\":\"quire0001\","
+        "\"name\":\"quire_call\",\"content\":\"{}\"}],\"tools\":[{\"type\":\"function\","
+        "\"function\":{\"name\":\"quire_call\",\"description\":\"d\",\"parameters\":{\"type\":"
+        "\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"description\":\"d\"}},"
+        "\"required\":[]}}}],\"documents\":null,\"add_generation_prompt\":true}",
+        shape.parts ? "[{\"type\":\"text\",\"text\":\"" TEXT "\"}]" : "\"" TEXT "\"",
+        shape.null_content ? "null" : "\"\"",
+        shape.text_arguments ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\\\"}\""
+                             : "{\"" KEY "\":\"" VALUE "\"}");
+    /* An object that is printed as Python spells one is not what a model was taught. */
+    bool printed = prints(chat_template, &json, VALUE, "'" KEY "'");
+    buffer_deinit(&json);
+    return printed;
+}
+
+static void *search_shape(void *arg)
+{
+    struct search *search = arg;
+    search->found.parts =
+        !prints_user(search->chat_template, false) && prints_user(search->chat_template, true);
+    for (unsigned i = 0; i < 4; i++) {
+        struct chat_shape shape = {search->found.parts, i & 1, i & 2};
+        if (prints_call(search->chat_template, shape)) {
+            search->found = shape;
+            break;
+        }
+    }
+    return NULL;
+}
+
+struct chat_shape chat_shape_find(const struct chat_template *chat_template)
+{
+    struct search search = {.chat_template = chat_template};
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    if (pthread_create(&thread, &attributes, search_shape, &search) == 0)
+        pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    return search.found;
+}
