@@ -43,7 +43,10 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
         .ignore_eos = request->ignore_eos,
         .use_prefix_cache = request->use_prefix_cache,
         .cache_salt = request->cache_salt,
-        .want_logprobs = request->want_logprobs,
+        .priority = request->priority,
+        .tenant = request->tenant,
+        .deadline_ns = request->deadline_ns,
+        .want_logprobs = request->want_logprobs || request->choice_count > request->shown_count,
         .top_logprobs = request->top_logprobs,
         .wake = wake,
         .wake_arg = wake_arg,
@@ -58,15 +61,17 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
     struct request *request = &answer->request;
     uint32_t prompts = request->prompt_count, n = request->choice_count;
     answer->choice_count = prompts * n;
-    uint64_t bytes =
-        sizeof *answer + answer->choice_count * sizeof *answer->choices + prompts * sizeof(void *);
+    answer->shown_count = prompts * request->shown_count;
+    uint64_t bytes = sizeof *answer + answer->choice_count * sizeof *answer->choices +
+                     answer->shown_count * sizeof *answer->shown + prompts * sizeof(void *);
     enum status status = request_take(answer->context, request, bytes, error);
     if (status != STATUS_OK)
         return status;
     answer->completions = calloc(prompts, sizeof *answer->completions);
     answer->choices = calloc(answer->choice_count, sizeof *answer->choices);
-    if (!answer->completions || !answer->choices) {
-        answer->choice_count = 0;
+    answer->shown = calloc(answer->shown_count, sizeof *answer->shown);
+    if (!answer->completions || !answer->choices || !answer->shown) {
+        answer->choice_count = answer->shown_count = 0;
         return error_set(error, STATUS_IO, NULL, "Out of memory.");
     }
     for (uint32_t i = 0; i < answer->choice_count; i++) {
@@ -76,6 +81,8 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
         answer_text_init(&choice->text, request);
         text_offsets_init(&choice->offsets);
     }
+    for (uint32_t i = 0; i < answer->shown_count; i++) /* unless the best are chosen later */
+        answer->shown[i] = i;
     for (uint32_t i = 0; i < prompts && status == STATUS_OK; i++)
         status = create_completion(answer, i, wake, wake_arg, error);
     return status;
@@ -98,7 +105,7 @@ static void drop_tokens(struct answer *answer)
 }
 
 enum status answer_open(const struct api_context *context, enum answer_kind kind, const char *body,
-                        size_t body_length, uint64_t request_id, uint64_t cache_salt,
+                        size_t body_length, uint64_t request_id, const struct answer_caller *caller,
                         void (*wake)(void *arg), void *wake_arg, struct answer **out,
                         struct error *error)
 {
@@ -110,7 +117,7 @@ enum status answer_open(const struct api_context *context, enum answer_kind kind
     buffer_init(&answer->delta, 0);
     buffer_init(&answer->piece, 0);
     enum status status =
-        request_read(context, kind, body, body_length, cache_salt, &answer->request, error);
+        request_read(context, kind, body, body_length, caller, &answer->request, error);
     if (status == STATUS_OK) {
         answer_head_init(&answer->head, context, &answer->request, request_id);
         status = prepare(answer, wake, wake_arg, error);
@@ -151,6 +158,7 @@ void answer_close(struct answer *answer)
         stop_matcher_deinit(&answer->choices[i].text.matcher);
     free(answer->completions);
     free(answer->choices);
+    free(answer->shown);
     buffer_deinit(&answer->delta);
     buffer_deinit(&answer->piece);
     request_deinit(&answer->request, answer->context);
@@ -186,8 +194,35 @@ enum status answer_fault(struct answer *answer, enum finish_reason reason)
     if (reason == FINISH_CANCELLED)
         return error_set_code(&answer->error, STATUS_UNAVAILABLE, "cancelled", NULL,
                               "The request was cancelled.");
+    if (reason == FINISH_TIMEOUT) {
+        enum status status =
+            error_set_code(&answer->error, STATUS_UNAVAILABLE, "timeout", "timeout",
+                           "The request's time was over before its answer began: the server is "
+                           "busy.");
+        answer->error.retry_after_s = engine_retry_after_s(answer->context->engine);
+        return status;
+    }
     return error_set_code(&answer->error, STATUS_INTERNAL, "generation_failed", NULL,
                           "Generation failed: the model gave no usable probabilities.");
+}
+
+/* Has any choice a token? */
+static bool has_begun(const struct answer *answer)
+{
+    for (uint32_t i = 0; i < answer->choice_count; i++) {
+        const struct answer_choice *choice = &answer->choices[i];
+        const struct completion_token *tokens;
+        if (completion_read(answer_completion(answer, choice), choice->choice, 0, &tokens) > 0)
+            return true;
+    }
+    return false;
+}
+
+bool answer_is_good(const struct answer *answer, enum finish_reason reason)
+{
+    if (reason == FINISH_TIMEOUT)
+        return has_begun(answer);
+    return reason != FINISH_CANCELLED && reason != FINISH_ERROR;
 }
 
 enum status answer_advance(struct answer *answer, struct answer_choice *choice, struct buffer *out)
@@ -214,10 +249,11 @@ enum status answer_advance(struct answer *answer, struct answer_choice *choice, 
     }
     if (taken < count || reason == FINISH_NONE)
         return STATUS_OK;
-    if (reason == FINISH_CANCELLED || reason == FINISH_ERROR)
+    if (!answer_is_good(answer, reason))
         return answer_fault(answer, reason);
     stopped = answer_push_end(answer, state, out);
     choice->finish = stopped || reason == FINISH_STOP ? "stop" : "length";
+    choice->timed_out = !stopped && reason == FINISH_TIMEOUT;
     return STATUS_OK;
 }
 
@@ -286,16 +322,17 @@ const struct error *answer_error(const struct answer *answer)
 void answer_summarize(const struct answer *answer, struct answer_summary *out)
 {
     struct answer_usage usage = answer_usage(answer);
-    const char *finish = answer->choices[0].finish;
+    const char *finish = answer->choices[0].timed_out ? "timeout" : answer->choices[0].finish;
     bool cancelled = atomic_load(&answer->cancelled);
     *out = (struct answer_summary){
         .prompt_tokens = (uint32_t)usage.prompt_tokens,
         .completion_tokens = (uint32_t)usage.completion_tokens,
         .cached_tokens = (uint32_t)usage.cached_tokens,
         .finish = answer->error.status == STATUS_OK || answer->error.status == STATUS_UNAVAILABLE
-                      ? (finish      ? finish
-                         : cancelled ? "cancelled"
-                                     : "error")
+                      ? (finish                                   ? finish
+                         : !strcmp(answer->error.code, "timeout") ? "timeout"
+                         : cancelled                              ? "cancelled"
+                                                                  : "error")
                       : "error",
         .seed = answer->request.sampling.seed,
     };

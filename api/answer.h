@@ -36,6 +36,7 @@ struct api_context {
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;
     uint32_t max_model_len;
+    uint64_t timeout_ns;    /* of requests that name none; 0: they may take as long as they take */
     int64_t created_unix_s; /* for /v1/models */
 };
 
@@ -43,11 +44,18 @@ enum answer_kind { ANSWER_COMPLETION, ANSWER_CHAT };
 
 struct answer;
 
+/* Who asks. */
+struct answer_caller {
+    uint64_t
+        cache_salt;  /* prefixes are shared only between equal ones: a hash of the API key, or 0 */
+    uint32_t tenant; /* on whose account: the API key's number, 0 without keys */
+    uint64_t arrival_ns; /* when (clock_now_ns): its timeout counts from here */
+};
+
 /* On error nothing is left in the engine and *out is NULL. `body` is not kept. `request_id` is the
-   server's id for logs ("cmpl-…" and "chatcmpl-…" ids are made from it). `cache_salt` isolates the
-   prefix cache between callers (hash of the API key, 0 without keys). */
+   server's id for logs ("cmpl-…" and "chatcmpl-…" ids are made from it). `caller` is not kept. */
 enum status answer_open(const struct api_context *context, enum answer_kind kind, const char *body,
-                        size_t body_length, uint64_t request_id, uint64_t cache_salt,
+                        size_t body_length, uint64_t request_id, const struct answer_caller *caller,
                         void (*wake)(void *arg), void *wake_arg, struct answer **out,
                         struct error *error);
 
@@ -75,7 +83,7 @@ void answer_close(struct answer *answer);
 /* For the access log, after the end. */
 struct answer_summary {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
-    const char *finish; /* "stop", "length", "cancelled", "error" of the first choice */
+    const char *finish; /* "stop", "length", "timeout", "cancelled", "error" of the first choice */
     uint64_t seed;      /* the seed used (drawn when the request gave none) */
 };
 void answer_summarize(const struct answer *answer, struct answer_summary *out);

@@ -28,6 +28,7 @@ struct answer_choice {
     struct text_state text;
     struct text_offsets offsets;
     const char *finish;   /* "stop" or "length"; NULL: going on */
+    bool timed_out;       /* "length", since there was no more time */
     uint32_t token_count; /* counted in usage */
     size_t echo_sent;
     bool started; /* stream: its first event was written */
@@ -52,6 +53,8 @@ struct answer {
     struct completion **completions; /* [prompt_count]; NULL each when nothing is generated */
     struct answer_choice *choices;   /* [choice_count] prompt by prompt */
     uint32_t choice_count;
+    uint32_t *shown; /* [shown_count] indices of choices, in the order of the answer */
+    uint32_t shown_count;
     atomic_bool cancelled;
     bool sent;           /* bytes were handed out */
     struct buffer delta; /* text of the event being written */
@@ -74,7 +77,9 @@ bool answer_push_token(struct answer *answer, struct text_state *state, uint32_t
 /* The end of the tokens: a cut character, then what was held back. True if that completed a stop.
  */
 bool answer_push_end(struct answer *answer, struct text_state *state, struct buffer *out);
-/* Set the answer's error from a reason that is neither stop nor length. */
+/* May an answer end for this reason (or go on, FINISH_NONE)? Out of time it may if it has begun. */
+bool answer_is_good(const struct answer *answer, enum finish_reason reason);
+/* Set the answer's error from a reason that is not good. */
 enum status answer_fault(struct answer *answer, enum finish_reason reason);
 /* Take what is ready of one choice, at most an event's worth: text goes to `out`, finish is set
    when it ended. */

@@ -25,10 +25,9 @@ static void write_event_logprobs(struct answer *answer, struct answer_choice *ch
     }
 }
 
-/* One event of one choice. `role`: the first of a chat; `finish`: the last. */
+/* One event of one choice. `role`: the first of a chat; `last`: the one with the finish reason. */
 static void write_event(struct answer *answer, struct answer_choice *choice, const char *text,
-                        size_t length, uint32_t first, bool role, const char *finish,
-                        struct buffer *out)
+                        size_t length, uint32_t first, bool role, bool last, struct buffer *out)
 {
     uint32_t index = (uint32_t)(choice - answer->choices);
     buffer_append_text(out, "data: ");
@@ -37,9 +36,9 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
     if (answer->request.kind == ANSWER_CHAT) {
         buffer_append_text(out,
                            role ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
-        if (!role && !finish)
+        if (!role && !last)
             buffer_append_text(out, "\"content\":");
-        if (role || !finish)
+        if (role || !last)
             json_write_string(out, text, length);
         buffer_append_text(out, "},");
     } else {
@@ -48,10 +47,7 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
         buffer_append_text(out, ",");
     }
     write_event_logprobs(answer, choice, first, out);
-    if (finish)
-        buffer_appendf(out, ",\"finish_reason\":\"%s\"}", finish);
-    else
-        buffer_append_text(out, ",\"finish_reason\":null}");
+    answer_write_finish(last ? choice->finish : NULL, choice->timed_out, out);
     answer_write_chunk_tail(&answer->head, out);
     buffer_append_text(out, "\n\n");
 }
@@ -62,13 +58,13 @@ static void write_start(struct answer *answer, struct answer_choice *choice, siz
 {
     const struct request_prompt *prompt = &answer->request.prompts[choice->prompt];
     if (answer->request.kind == ANSWER_CHAT && !choice->started)
-        write_event(answer, choice, "", 0, choice->text.next, true, NULL, out);
+        write_event(answer, choice, "", 0, choice->text.next, true, false, out);
     choice->started = true;
     while (choice->echo_sent < prompt->echo_length && out->length < full) {
         const char *text = prompt->echo + choice->echo_sent;
         size_t length =
             answer_piece_length(text, prompt->echo_length - choice->echo_sent, EVENT_TEXT_BYTES);
-        write_event(answer, choice, text, length, choice->text.next, false, NULL, out);
+        write_event(answer, choice, text, length, choice->text.next, false, false, out);
         choice->echo_sent += length;
     }
 }
@@ -85,7 +81,7 @@ static enum status stream_choice(struct answer *answer, struct answer_choice *ch
             enum finish_reason reason = FINISH_NONE;
             if (answer_completion(answer, choice))
                 reason = completion_reason(answer_completion(answer, choice), choice->choice);
-            if (reason == FINISH_ERROR || reason == FINISH_CANCELLED)
+            if (!answer_is_good(answer, reason))
                 return answer_fault(answer, reason);
             write_start(answer, choice, full, out);
             continue;
@@ -97,9 +93,9 @@ static enum status stream_choice(struct answer *answer, struct answer_choice *ch
         bool logprobs = answer->request.want_logprobs && choice->text.next > first;
         if (answer->delta.length > 0 || logprobs)
             write_event(answer, choice, answer->delta.data ? answer->delta.data : "",
-                        answer->delta.length, first, false, NULL, out);
+                        answer->delta.length, first, false, false, out);
         if (choice->finish) {
-            write_event(answer, choice, "", 0, choice->text.next, false, choice->finish, out);
+            write_event(answer, choice, "", 0, choice->text.next, false, true, out);
             choice->ended = true;
         }
     }

@@ -4,6 +4,9 @@
  */
 #include "api/answer_private.h"
 
+#include <math.h>
+#include <string.h>
+
 /* Look for stops in what came since. True when every choice has finished. */
 static enum status follow(struct answer *answer, bool *all)
 {
@@ -19,6 +22,39 @@ static enum status follow(struct answer *answer, bool *all)
         *all = *all && choice->finish;
     }
     return STATUS_OK;
+}
+
+/* The mean log-probability of a choice's tokens: OpenAI's measure of the best. */
+static double quality(const struct answer *answer, const struct answer_choice *choice)
+{
+    const struct completion_token *tokens;
+    if (!answer_completion(answer, choice) || choice->token_count == 0)
+        return -INFINITY; /* nothing was said: no measure */
+    completion_read(answer_completion(answer, choice), choice->choice, 0, &tokens);
+    double sum = 0;
+    for (uint32_t i = 0; i < choice->token_count; i++)
+        sum += (double)tokens[i].logprob;
+    return sum / choice->token_count;
+}
+
+/* best_of: of each prompt's choices show the best, best first; of equals the earlier one. */
+static void choose_best(struct answer *answer)
+{
+    uint32_t made = answer->request.choice_count, shown = answer->request.shown_count;
+    for (uint32_t p = 0; made > shown && p < answer->request.prompt_count; p++) {
+        uint32_t *best = answer->shown + (size_t)p * shown, count = 0;
+        for (uint32_t i = p * made; i < (p + 1) * made; i++) {
+            double value = quality(answer, &answer->choices[i]);
+            uint32_t at = count;
+            while (at > 0 && quality(answer, &answer->choices[best[at - 1]]) < value)
+                at--;
+            if (at == shown)
+                continue;
+            count += count < shown;
+            memmove(best + at + 1, best + at, (count - at - 1) * sizeof *best);
+            best[at] = i;
+        }
+    }
 }
 
 /* The next piece of a choice's text, from the ring. True when there is no more. */
@@ -44,9 +80,15 @@ static bool write_text_piece(struct answer *answer, struct answer_choice *choice
     return done;
 }
 
+/* The one that is being written. */
+static struct answer_choice *shown_choice(const struct answer *answer)
+{
+    return &answer->choices[answer->shown[answer->write_choice]];
+}
+
 static void write_open(struct answer *answer, struct buffer *out)
 {
-    struct answer_choice *choice = &answer->choices[answer->write_choice];
+    struct answer_choice *choice = shown_choice(answer);
     stop_matcher_deinit(&choice->text.matcher);
     answer_text_init(&choice->text, &answer->request); /* from the first token again */
     buffer_append_text(out, answer->write_choice ? "," : "");
@@ -105,9 +147,10 @@ static bool write_logprobs_piece(struct answer *answer, struct answer_choice *ch
 /* One step; true when the body is whole. */
 static bool write_step(struct answer *answer, struct buffer *out)
 {
-    struct answer_choice *choice = &answer->choices[answer->write_choice];
+    struct answer_choice *choice = answer->step == STEP_TAIL ? NULL : shown_choice(answer);
     switch (answer->step) {
     case STEP_HEAD:
+        choose_best(answer);
         answer_write_head(&answer->head, out);
         answer->step = STEP_OPEN;
         return false;
@@ -130,9 +173,9 @@ static bool write_step(struct answer *answer, struct buffer *out)
             answer->step = STEP_CLOSE;
         return false;
     case STEP_CLOSE:
-        buffer_appendf(out, ",\"finish_reason\":\"%s\"}", choice->finish);
+        answer_write_finish(choice->finish, choice->timed_out, out);
         answer->write_choice++;
-        answer->step = answer->write_choice < answer->choice_count ? STEP_OPEN : STEP_TAIL;
+        answer->step = answer->write_choice < answer->shown_count ? STEP_OPEN : STEP_TAIL;
         return false;
     case STEP_TAIL:
         break;

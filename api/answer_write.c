@@ -49,6 +49,16 @@ void answer_write_chunk_tail(const struct answer_head *head, struct buffer *out)
     buffer_append_text(out, head->show_usage ? "],\"usage\":null}" : "]}");
 }
 
+void answer_write_finish(const char *finish, bool timed_out, struct buffer *out)
+{
+    buffer_append_text(out, ",\"finish_reason\":");
+    if (finish)
+        buffer_appendf(out, "\"%s\"", finish);
+    else
+        buffer_append_text(out, "null");
+    buffer_append_text(out, timed_out && finish ? ",\"stop_reason\":\"timeout\"}" : "}");
+}
+
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out)
 {
     buffer_appendf(out,

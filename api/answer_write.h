@@ -31,6 +31,8 @@ void answer_head_init(struct answer_head *head, const struct api_context *contex
 void answer_write_head(const struct answer_head *head, struct buffer *out);
 /* Behind a chunk's one choice: ], usage null if shown, }. */
 void answer_write_chunk_tail(const struct answer_head *head, struct buffer *out);
+/* ,"finish_reason":…}: the end of a choice. NULL: it goes on. */
+void answer_write_finish(const char *finish, bool timed_out, struct buffer *out);
 /* "usage":{…} */
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out);
 

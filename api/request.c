@@ -265,19 +265,31 @@ static enum status read_streaming(const struct cJSON *root, struct request *out,
     return json_read_bool(options, "include_usage", &out->include_usage, error);
 }
 
+/* After `stream` is known: which answer is the best is known when all are there. */
 static enum status read_choices(const struct cJSON *root, struct request *out, struct error *error)
 {
-    int64_t count = 1, best_of;
+    int64_t count = 1;
     enum status status = json_read_integer(root, "n", 1, LIMIT_CHOICES, &count, error);
     if (status != STATUS_OK)
         return status;
-    out->choice_count = (uint32_t)count;
-    best_of = count;
+    int64_t best_of = count;
     status = json_read_integer(root, "best_of", 1, LIMIT_CHOICES, &best_of, error);
-    if (status == STATUS_OK && best_of != count)
+    if (status != STATUS_OK)
+        return status;
+    out->shown_count = (uint32_t)count;
+    out->choice_count = (uint32_t)best_of;
+    if (best_of < count)
+        return error_set(error, STATUS_INVALID, "best_of", "best_of must be at least n, %lld.",
+                         (long long)count);
+    if (best_of == count)
+        return STATUS_OK;
+    if (out->kind == ANSWER_CHAT)
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", "best_of",
-                              "best_of must equal n: this server returns every answer it makes.");
-    return status;
+                              "best_of is a parameter of /v1/completions.");
+    if (out->stream)
+        return error_set(error, STATUS_INVALID, "best_of",
+                         "best_of cannot be streamed: the best is known when all are there.");
+    return STATUS_OK;
 }
 
 /* A salt from the request keeps its prefixes apart within what the caller's own salt keeps apart.
@@ -303,9 +315,28 @@ static enum status read_cache(const struct cJSON *root, uint64_t cache_salt, str
     return STATUS_OK;
 }
 
+/* When it runs, and until when. */
+static enum status read_schedule(const struct api_context *context, const struct cJSON *root,
+                                 const struct answer_caller *caller, struct request *out,
+                                 struct error *error)
+{
+    int64_t priority = 0;
+    float timeout_s = 0;
+    enum status status =
+        json_read_integer(root, "priority", INT32_MIN, INT32_MAX, &priority, error);
+    if (status == STATUS_OK)
+        status = json_read_float(root, "timeout", 0.001, LIMIT_TIMEOUT_SECONDS, &timeout_s, error);
+    uint64_t timeout_ns = timeout_s > 0 ? (uint64_t)((double)timeout_s * 1e9) : context->timeout_ns;
+    out->tenant = caller->tenant;
+    out->priority = (int32_t)priority;
+    out->deadline_ns = timeout_ns ? caller->arrival_ns + timeout_ns : 0;
+    return status;
+}
+
 static enum status read_shared(const struct api_context *context,
-                               const struct json_document *document, uint64_t cache_salt,
-                               struct request *out, struct error *error)
+                               const struct json_document *document,
+                               const struct answer_caller *caller, struct request *out,
+                               struct error *error)
 {
     static const char *const refused[] = {"use_beam_search",
                                           "stop_token_ids",
@@ -337,7 +368,9 @@ static enum status read_shared(const struct api_context *context,
     if (status == STATUS_OK)
         status = read_choices(root, out, error);
     if (status == STATUS_OK)
-        status = read_cache(root, cache_salt, out, error);
+        status = read_cache(root, caller->cache_salt, out, error);
+    if (status == STATUS_OK)
+        status = read_schedule(context, root, caller, out, error);
     if (status == STATUS_OK)
         status = json_read_bool(root, "ignore_eos", &out->ignore_eos, error);
     if (status == STATUS_OK)
@@ -346,14 +379,14 @@ static enum status read_shared(const struct api_context *context,
 }
 
 enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
-                         size_t length, uint64_t cache_salt, struct request *out,
+                         size_t length, const struct answer_caller *caller, struct request *out,
                          struct error *error)
 {
     *out = (struct request){.kind = kind};
     struct json_document document;
     enum status status = json_open(body, length, context->budget, &document, error);
     if (status == STATUS_OK)
-        status = read_shared(context, &document, cache_salt, out, error);
+        status = read_shared(context, &document, caller, out, error);
     if (status == STATUS_OK)
         status = kind == ANSWER_CHAT ? request_read_chat(context, &document, out, error)
                                      : request_read_completion(context, &document, out, error);

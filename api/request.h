@@ -24,7 +24,11 @@ struct request {
     struct sampling_params sampling;
     struct logit_bias *logit_bias; /* sampling.logit_bias, owned */
     uint64_t cache_salt;
-    uint32_t choice_count;
+    uint32_t tenant;
+    int32_t priority;
+    uint64_t deadline_ns;  /* 0: none */
+    uint32_t choice_count; /* generated for each prompt: best_of, or n … */
+    uint32_t shown_count;  /* … of which so many are shown: n */
     uint32_t
         max_tokens; /* as asked, UINT32_MAX: what the context leaves; 0: nothing is generated */
     bool stream, include_usage, ignore_eos, use_prefix_cache;
@@ -40,7 +44,7 @@ struct request {
 
 /* Parse `body` into *out. On failure *out needs request_deinit too. */
 enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
-                         size_t length, uint64_t cache_salt, struct request *out,
+                         size_t length, const struct answer_caller *caller, struct request *out,
                          struct error *error);
 void request_deinit(struct request *request, const struct api_context *context);
 

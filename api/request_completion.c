@@ -120,8 +120,8 @@ static enum status reserve_prompts(struct request *out, uint32_t count, struct e
 {
     if (!(count >= 1 && count <= LIMIT_PROMPTS && count * out->choice_count <= LIMIT_SEQUENCES))
         return error_set(error, STATUS_INVALID, "prompt",
-                         "prompt must hold 1 to %d prompts, and prompts times n must be at most "
-                         "%d.",
+                         "prompt must hold 1 to %d prompts, and prompts times n (or best_of) must "
+                         "be at most %d.",
                          LIMIT_PROMPTS, LIMIT_SEQUENCES);
     out->prompts = calloc(count, sizeof *out->prompts);
     return out->prompts ? STATUS_OK : error_set(error, STATUS_IO, NULL, "Out of memory.");

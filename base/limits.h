@@ -14,11 +14,10 @@
 #define LIMIT_KEEPALIVE_SECONDS 5           /* silence on a stream before a comment is sent */
 #define LIMIT_IDLE_SECONDS 75               /* a kept-alive connection without a request */
 #define LIMIT_SEND_BUFFER_BYTES                                                                    \
-    (64u << 10)                   /* SO_SNDBUF: what the kernel holds of a slow client's answer */
-#define LIMIT_TEXT_QUEUE 256      /* parsed requests waiting for the text thread; more is 429 */
-#define LIMIT_WATCHDOG_SECONDS 60 /* work in the engine and no step done: /ready turns 503 */
-#define LIMIT_API_KEYS 256        /* each is compared with every request's key */
-#define LIMIT_API_KEY_BYTES 256   /* keys are padded to this for comparing */
+    (64u << 10)                 /* SO_SNDBUF: what the kernel holds of a slow client's answer */
+#define LIMIT_TEXT_QUEUE 256    /* parsed requests waiting for the text thread; more is 429 */
+#define LIMIT_API_KEYS 256      /* each is compared with every request's key */
+#define LIMIT_API_KEY_BYTES 256 /* keys are padded to this for comparing */
 
 /* Requests */
 #define LIMIT_CHOICES 16      /* n: each is a sequence of its own (CVE-2026-34756's kind) */
@@ -29,7 +28,8 @@
 #define LIMIT_LOGIT_BIAS 1024 /* entries */
 #define LIMIT_LOGPROBS 20     /* as OpenAI */
 #define LIMIT_MESSAGES 2048   /* chat messages of one request */
-#define LIMIT_JSON_DEPTH 64   /* nested arrays and objects: bounds cJSON's recursion */
+#define LIMIT_TIMEOUT_SECONDS 86400 /* a day: whoever waits longer has left */
+#define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
 /* Model files */
 #define LIMIT_TENSORS 65536

@@ -134,8 +134,9 @@ unsigned auth_key_count(const struct auth *auth)
     return auth->count;
 }
 
-bool auth_allows(const struct auth *auth, const char *header, uint64_t *salt)
+bool auth_allows(const struct auth *auth, const char *header, struct auth_key *key)
 {
+    *key = (struct auth_key){0};
     if (!header || strncasecmp(header, "Bearer ", 7) != 0)
         return false;
     const char *text = header + 7 + strspn(header + 7, " ");
@@ -146,12 +147,11 @@ bool auth_allows(const struct auth *auth, const char *header, uint64_t *salt)
     uint8_t shown[LIMIT_API_KEY_BYTES] = {0};
     size_t kept = length < sizeof shown ? length : sizeof shown;
     memcpy(shown, text, kept);
-    uint64_t found = 0;
     for (unsigned i = 0; i < auth->count; i++) {
-        uint64_t equal = (uint64_t)(key_difference(shown, auth->keys[i].bytes) == 0);
-        found |= (0 - equal) & auth->keys[i].salt;
+        uint64_t mask = 0 - (uint64_t)(key_difference(shown, auth->keys[i].bytes) == 0);
+        key->salt |= mask & auth->keys[i].salt;
+        key->number |= (uint32_t)mask & (i + 1);
     }
     explicit_bzero(shown, sizeof shown);
-    *salt = found;
-    return found != 0 && length > 0;
+    return key->salt != 0 && length > 0;
 }

@@ -24,8 +24,13 @@ void auth_destroy(struct auth *auth);
 
 unsigned auth_key_count(const struct auth *auth);
 
+struct auth_key {
+    uint64_t salt;   /* never 0 */
+    uint32_t number; /* 1 … auth_key_count, in the order of the file */
+};
+
 /* `header` is the value of Authorization, or NULL. True when it is "Bearer KEY" (the scheme in any
-   case) with a known key; *salt is then the key's, never 0. */
-bool auth_allows(const struct auth *auth, const char *header, uint64_t *salt);
+   case) with a known key; *key is then that one, else zeros. */
+bool auth_allows(const struct auth *auth, const char *header, struct auth_key *key);
 
 #endif

@@ -67,7 +67,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *connectio
     r->watch_id = info ? (uint64_t)(uintptr_t)info->socket_context : 0;
     r->number = server->id_base + atomic_fetch_add(&server->next_request, 1);
     snprintf(r->id, sizeof r->id, "%016llx", (unsigned long long)r->number);
-    r->start_ns = clock_now_ns();
+    r->start_ns = r->caller.arrival_ns = clock_now_ns();
     pthread_mutex_init(&r->lock, NULL);
     buffer_init(&r->out, 0);
     r->uri_length = uri ? strlen(uri) : SIZE_MAX;
@@ -107,7 +107,7 @@ static enum MHD_Result begin_request(struct request *r, const char *version)
         r->closing = true;
         return http_reply_plain(r);
     }
-    r->discard = r->refusal_status || !r->route || !r->route->post;
+    r->discard = r->refusal_status || !r->route || r->route->reply;
     return MHD_YES;
 }
 
@@ -177,7 +177,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         return take_upload(r, upload, upload_size);
     if (r->refusal_status && r->state == REQUEST_NEW)
         return http_reply_plain(r);
-    if (!r->route || !r->route->post || !strcmp(r->method, "OPTIONS"))
+    if (!r->route || r->route->reply || !strcmp(r->method, "OPTIONS"))
         return http_reply_plain(r);
     if (r->state == REQUEST_NEW && !r->body && !grow_body(r, 0)) {
         http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
@@ -279,24 +279,25 @@ static void on_panic(void *cls, const char *file, unsigned line, const char *rea
     abort();
 }
 
-/* Work in the engine and no step for long: /ready says so. */
+/* Work in the engine and no progress for long: /ready and the log say so. */
 static void watch_progress(void *arg, uint64_t now_ns)
 {
     struct http_server *server = arg;
     struct runtime *runtime = atomic_load(&server->runtime);
     if (!runtime)
         return;
-    uint64_t steps = metric_get(&engine_metrics(runtime->engine)->steps);
-    if (steps != server->seen_steps || !server->progress_ns || !engine_in_flight(runtime->engine)) {
-        server->seen_steps = steps;
-        server->progress_ns = now_ns;
-        if (atomic_exchange(&server->stalled, false))
-            log_warn("watchdog", "the engine works again");
-    } else if (now_ns - server->progress_ns > (uint64_t)LIMIT_WATCHDOG_SECONDS * 1000000000u &&
-               !atomic_exchange(&server->stalled, true)) {
-        log_error("watchdog", "no step in %u s with %u requests in the engine",
-                  LIMIT_WATCHDOG_SECONDS, engine_in_flight(runtime->engine));
-    }
+    const struct engine_metrics *metrics = engine_metrics(runtime->engine);
+    enum watchdog_news news =
+        watchdog_observe(&server->watchdog, metrics, engine_in_flight(runtime->engine), now_ns);
+    if (news == WATCHDOG_RECOVERED)
+        log_warn("watchdog", "the engine works again");
+    if (news != WATCHDOG_STALLED)
+        return;
+    struct buffer why;
+    buffer_init(&why, 0);
+    watchdog_describe(&server->watchdog, metrics, now_ns, &why);
+    log_error("watchdog", "%s", why.data ? why.data : "no progress");
+    buffer_deinit(&why);
 }
 
 static bool is_loopback(const struct sockaddr *address)
@@ -425,6 +426,7 @@ enum status http_start(const struct http_config *config, struct http_server **ou
         return error_set(error, STATUS_IO, NULL, "out of memory");
     server->config = *config;
     server->start_unix_s = clock_unix_s();
+    server->watchdog.patience_ns = config->options->watchdog_seconds * 1000000000ull;
     if (getrandom(&server->id_base, sizeof server->id_base, 0) != sizeof server->id_base)
         server->id_base = clock_now_ns();
     /* Later libraries check heads themselves and no longer parse them in place. */

@@ -115,7 +115,7 @@ static void open_answer(void *arg)
         error_set_code(&r->error, status, "draining", NULL, "the server is shutting down");
     else
         status = answer_open(&runtime->api, r->route->kind, r->body, r->body_length, r->number,
-                             r->cache_salt, wake_answer, r, &answer, &r->error);
+                             &r->caller, wake_answer, r, &answer, &r->error);
     CHECK((status == STATUS_OK) == (answer != NULL));
     http_free_body(r);
     if (status != STATUS_OK)
@@ -389,7 +389,7 @@ static enum MHD_Result hand_to_text_thread(struct request *r)
         return MHD_NO; /* already gone */
     }
     r->state = REQUEST_OPENING;
-    r->job = (struct text_job){.run = open_answer, .arg = r};
+    r->job = (struct text_job){.run = open_answer, .arg = r, .lane = r->caller.tenant};
     if (!text_thread_push(server->config.text, &r->job)) {
         http_refuse(r, 429, STATUS_BUSY, "queue_full", "too many requests are waiting");
         r->error.retry_after_s = 1;

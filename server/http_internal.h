@@ -19,6 +19,7 @@
 #include "base/metric.h"
 #include "server/http.h"
 #include "server/metrics.h"
+#include "server/watchdog.h"
 #include "server/watcher.h"
 
 #include <microhttpd.h>
@@ -39,12 +40,11 @@ struct http_server {
     unsigned host_count;
     /* atomics */
     _Atomic(struct runtime *) runtime; /* NULL: loading */
-    atomic_bool draining, aborting, stalled;
+    atomic_bool draining, aborting;
     atomic_uint in_flight;
     atomic_uint_fast64_t next_request;
     struct http_metrics metrics;
-    /* watcher's thread only */
-    uint64_t seen_steps, progress_ns;
+    struct watchdog watchdog; /* the watcher's thread observes */
 };
 
 enum request_state {
@@ -69,7 +69,7 @@ struct request {
     size_t uri_length; /* SIZE_MAX: no or bad characters */
     const struct route *route;
     const char *method, *url; /* the library's, as long as the request */
-    uint64_t cache_salt;
+    struct answer_caller caller;
     /* the library's thread only (the text thread while REQUEST_OPENING) */
     enum request_state state;
     bool begun, closing, discard;
@@ -102,9 +102,9 @@ struct route {
     const char *allow;
     bool post;
     bool needs_key;
-    bool quiet;                                /* logged at debug level: probes */
-    enum answer_kind kind;                     /* of POST */
-    enum MHD_Result (*get)(struct request *r); /* of GET and HEAD */
+    bool quiet;                                  /* logged at debug level: probes */
+    enum answer_kind kind;                       /* of an answer of the engine */
+    enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine */
 };
 
 /* http_head.c */

@@ -28,6 +28,7 @@ static enum MHD_Result get_version(struct request *r);
 static enum MHD_Result get_root(struct request *r);
 static enum MHD_Result get_models(struct request *r);
 static enum MHD_Result get_model(struct request *r);
+static enum MHD_Result post_cache_reset(struct request *r);
 
 #define ALLOW_GET "GET, HEAD, OPTIONS"
 #define ALLOW_POST "POST, OPTIONS"
@@ -39,6 +40,7 @@ static const struct route routes[] = {
     {"/v1/completions", "completions", ALLOW_POST, true, true, false, ANSWER_COMPLETION, NULL},
     {"/v1/models", "models", ALLOW_GET, false, true, false, 0, get_models},
     {"/v1/models/", "model", ALLOW_GET, false, true, false, 0, get_model},
+    {"/v1/cache/reset", "cache_reset", ALLOW_POST, true, true, false, 0, post_cache_reset},
     {"/health", "health", ALLOW_GET, false, false, true, 0, get_health},
     {"/ready", "ready", ALLOW_GET, false, false, true, 0, get_ready},
     {"/metrics", "metrics", ALLOW_GET, false, false, true, 0, get_metrics},
@@ -131,6 +133,18 @@ static void check_post(struct request *r)
     }
 }
 
+/* Whose key is it? False: nobody's, but one is needed. */
+static bool take_key(struct request *r)
+{
+    const struct http_config *config = &r->server->config;
+    struct auth_key key = {0};
+    if (config->auth && !auth_allows(config->auth, http_header(r, "Authorization"), &key))
+        return false;
+    r->caller.tenant = key.number;
+    r->caller.cache_salt = strcmp(config->options->cache_scope, "global") != 0 ? key.salt : 0;
+    return true;
+}
+
 void http_route(struct request *r)
 {
     struct http_server *server = r->server;
@@ -157,8 +171,7 @@ void http_route(struct request *r)
     } else if (expect && strcasecmp(expect, "100-continue") != 0) {
         http_refuse(r, 417, STATUS_INVALID, "expectation_failed",
                     "the only expectation known here is 100-continue");
-    } else if (r->route->needs_key && server->config.auth &&
-               !auth_allows(server->config.auth, http_header(r, "Authorization"), &r->cache_salt)) {
+    } else if (r->route->needs_key && !take_key(r)) {
         http_refuse(r, 401, STATUS_UNAUTHORIZED, "invalid_api_key",
                     "this server needs a key: Authorization: Bearer KEY");
     } else if (r->route->post) {
@@ -278,7 +291,7 @@ enum MHD_Result http_reply_plain(struct request *r)
             MHD_add_response_header(response, "Allow", r->route ? r->route->allow : ALLOW_GET);
         return queue(r, 204, response, 0);
     }
-    return r->route->get(r);
+    return r->route->reply(r);
 }
 
 static enum MHD_Result reply_text(struct request *r, unsigned status, const char *type,
@@ -295,6 +308,17 @@ static enum MHD_Result get_health(struct request *r)
     return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ok\"}\n");
 }
 
+static enum MHD_Result reply_stalled(struct request *r)
+{
+    const struct runtime *runtime = atomic_load(&r->server->runtime);
+    struct buffer body;
+    buffer_init(&body, 0);
+    buffer_append_text(&body, "{\"status\":\"stalled\",\"reason\":\"");
+    watchdog_describe(&r->server->watchdog, engine_metrics(runtime->engine), clock_now_ns(), &body);
+    buffer_append_text(&body, "\"}\n");
+    return http_reply(r, 503, JSON_TYPE, &body);
+}
+
 static enum MHD_Result get_ready(struct request *r)
 {
     struct http_server *server = r->server;
@@ -302,8 +326,8 @@ static enum MHD_Result get_ready(struct request *r)
         return reply_text(r, 503, JSON_TYPE, "{\"status\":\"draining\"}\n");
     if (!atomic_load(&server->runtime))
         return reply_text(r, 503, JSON_TYPE, "{\"status\":\"loading\"}\n");
-    if (atomic_load(&server->stalled))
-        return reply_text(r, 503, JSON_TYPE, "{\"status\":\"stalled\"}\n");
+    if (watchdog_is_stalled(&server->watchdog))
+        return reply_stalled(r);
     return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ready\"}\n");
 }
 
@@ -318,7 +342,9 @@ static enum MHD_Result get_metrics(struct request *r)
         .requests_in_flight = atomic_load(&server->in_flight),
         .text_waiting = text_thread_waiting(server->config.text),
         .draining = atomic_load(&server->draining),
-        .stalled = atomic_load(&server->stalled),
+        .stalled = watchdog_is_stalled(&server->watchdog),
+        .stalls = atomic_load(&server->watchdog.stalls),
+        .key_count = server->config.options->api_key_count,
         .start_unix_s = server->start_unix_s,
     };
     struct buffer body;
@@ -338,7 +364,16 @@ static enum MHD_Result get_root(struct request *r)
         r, 200, "text/plain; charset=utf-8",
         "Quire " QUIRE_VERSION "\n\n"
         "POST /v1/chat/completions   POST /v1/completions   GET /v1/models\n"
+        "POST /v1/cache/reset\n"
         "GET /health   GET /ready   GET /metrics   GET /debug/memory   GET /version\n");
+}
+
+/* Takes effect before any request that is sent after the answer: nothing has to be waited for. */
+static enum MHD_Result post_cache_reset(struct request *r)
+{
+    struct runtime *runtime = atomic_load(&r->server->runtime);
+    engine_reset_cache(runtime->engine);
+    return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ok\"}\n");
 }
 
 static enum MHD_Result reply_loading(struct request *r)

@@ -17,7 +17,7 @@
 
 static const char *const route_names[HTTP_METRIC_ROUTES] = {
     "other", "chat",    "completions", "models", "model",  "health",
-    "ready", "metrics", "version",     "root",   "memory",
+    "ready", "metrics", "version",     "root",   "memory", "cache_reset",
 };
 /* The first 0 ends the list and counts what is not in it. */
 static const unsigned codes[HTTP_METRIC_CODES] = {200, 204, 400, 401, 403, 404, 405, 413, 415,
@@ -124,7 +124,8 @@ static void write_vllm(struct writer *writer, const struct engine_metrics *m)
     } reasons[] = {{FINISH_STOP, "stop"},
                    {FINISH_LENGTH, "length"},
                    {FINISH_CANCELLED, "abort"},
-                   {FINISH_ERROR, "error"}};
+                   {FINISH_ERROR, "error"},
+                   {FINISH_TIMEOUT, "timeout"}};
     family(writer, "vllm:request_success_total", "counter", "Choices finished, by reason.");
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
         buffer_appendf(writer->out,
@@ -147,6 +148,20 @@ static void write_vllm(struct writer *writer, const struct engine_metrics *m)
     histogram(writer, "vllm:request_generation_tokens", "Tokens generated for a choice.",
               &m->request_generation_tokens);
     histogram(writer, "vllm:iteration_tokens_total", "Rows of a step.", &m->iteration_tokens);
+}
+
+static void write_queue(struct writer *writer, const struct metrics_view *view)
+{
+    const struct engine *engine = view->runtime->engine;
+    scalar(writer, "quire_queue_tokens", "gauge", "Prompt tokens waiting for a place.",
+           (double)engine_queued_tokens(engine));
+    if (!view->key_count)
+        return;
+    family(writer, "quire_key_tokens_total", "counter",
+           "Tokens computed for an API key (its number in the file), each once.");
+    for (unsigned i = 1; i <= view->key_count; i++)
+        buffer_appendf(writer->out, "quire_key_tokens_total{%s,key=\"%u\"} %" PRIu64 "\n",
+                       writer->labels.data, i, engine_tenant_tokens(engine, i));
 }
 
 static void write_engine(struct writer *writer, const struct engine_metrics *m)
@@ -174,6 +189,8 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
            "Free pages that a later request may still find.", gauge_of(&m->pages_cached));
     scalar(writer, "quire_kv_pages_held_max", "gauge", "Most pages held at a time so far.",
            gauge_of(&m->pages_held_max));
+    scalar(writer, "quire_cache_resets_total", "counter", "Times the prefix cache was emptied.",
+           (double)metric_get(&m->cache_resets));
 }
 
 static void write_budget(struct writer *writer, const struct budget *budget)
@@ -250,8 +267,10 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
           view->text_waiting);
     plain(writer, "quire_ready", "gauge", "1 when /ready says 200.",
           view->runtime && !view->draining && !view->stalled);
-    plain(writer, "quire_watchdog_stalled", "gauge", "1 when the engine has work and does no step.",
-          view->stalled);
+    plain(writer, "quire_watchdog_stalled", "gauge",
+          "1 when the engine has work and makes no progress.", view->stalled);
+    plain(writer, "quire_watchdog_stalls_total", "counter", "Times that began.",
+          (double)view->stalls);
 }
 
 static void write_build_info(struct writer *writer, const struct runtime *runtime)
@@ -280,6 +299,7 @@ void metrics_render(const struct metrics_view *view, struct buffer *out)
         buffer_append_text(&writer.labels, "\"");
         write_vllm(&writer, engine_metrics(view->runtime->engine));
         write_engine(&writer, engine_metrics(view->runtime->engine));
+        write_queue(&writer, view);
         write_budget(&writer, &view->runtime->budget);
     }
     buffer_deinit(&writer.labels);

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HTTP_METRIC_ROUTES 12
+#define HTTP_METRIC_ROUTES 16
 #define HTTP_METRIC_CODES 24
 
 /* Answers by route and status, counted when they end. */
@@ -29,6 +29,8 @@ struct metrics_view {
     unsigned connections, requests_in_flight, text_waiting;
     uint64_t dropped_connections;
     bool draining, stalled;
+    uint64_t stalls;
+    unsigned key_count; /* API keys */
     int64_t start_unix_s;
 };
 

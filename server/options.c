@@ -107,11 +107,23 @@ static const struct spec specs[] = {
      100000, .help = "open connections; more are answered 503 (up to 1024, as the memory allows)"},
     {"max-queue", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, FIELD(max_queue), 1, 1 << 20,
      .help = "requests that may wait for a place; more are answered 429 (1024)"},
+    {"max-queue-tokens", 0, "TOKENS", ON_SERVE, KIND_COUNT, FIELD(max_queue_tokens), 1, 1 << 30,
+     .help = "prompt tokens that may wait for a place; more are answered 429 (1048576)"},
+    {"timeout", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(timeout_seconds), 0,
+     LIMIT_TIMEOUT_SECONDS,
+     .help = "how long a request may take that names no timeout of its own; 0: as long as it "
+             "takes (300)"},
+    {"watchdog-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(watchdog_seconds), 0, 86400,
+     .help = "work, but no progress for so long: /ready says 503 and the log says why; 0: never "
+             "(60)"},
     {"drain-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(drain_seconds), 0, 86400,
      .help = "how long running answers may go on after SIGTERM (30)"},
 
     {"api-key-file", 0, "FILE", ON_SERVE, KIND_TEXT, FIELD(api_key_file), .group = "Access",
      .help = "keys that clients must show (Authorization: Bearer …), one a line"},
+    {"cache-scope", 0, "SCOPE", ON_SERVE, KIND_TEXT, FIELD(cache_scope), .choices = "key|global",
+     .help = "who may use computed prompts of whom: key, only requests with the same API key; "
+             "global, everybody (key)"},
     {"allowed-host", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(allowed_hosts),
      .most = OPTIONS_HOSTS_MAX, .count_offset = FIELD(allowed_host_count),
      .help = "names that requests may give in Host; may be given several times (on a loopback "
@@ -775,6 +787,10 @@ static void set_defaults(struct options *out)
         .port = 8080,
         .page_size = OPTIONS_PAGE_SIZE,
         .max_queue = 1024,
+        .max_queue_tokens = 1 << 20,
+        .timeout_seconds = 300,
+        .watchdog_seconds = 60,
+        .cache_scope = "key",
         .kernels = "auto",
         .backend = "quantized",
         .drain_seconds = 30,

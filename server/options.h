@@ -44,11 +44,16 @@ struct options {
     uint32_t max_seqs;         /* --max-seqs 128 */
     bool max_seqs_given;       /* else max_seqs may be raised to the users that are planned for */
     uint32_t max_queue;        /* --max-queue 1024 */
+    uint32_t max_queue_tokens; /* --max-queue-tokens 1048576 */
+    uint32_t timeout_seconds;  /* --timeout 300; 0: none */
+    uint32_t watchdog_seconds; /* --watchdog-seconds 60; 0: never */
     uint32_t max_connections;  /* --max-connections; 0: up to 1024, as the memory allows */
     bool connections_fitted;   /* set by runtime_resolve: max_connections follows from the memory */
     const char *served_model_names[OPTIONS_MODEL_NAMES_MAX];
     unsigned served_model_name_count;
     const char *api_key_file;
+    unsigned api_key_count;  /* set when the file was read */
+    const char *cache_scope; /* key, global */
     const char *chat_template_file;
     const char *cors_origins[OPTIONS_ORIGINS_MAX]; /* --cors-origin, repeatable; none: no CORS */
     unsigned cors_origin_count;

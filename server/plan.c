@@ -274,6 +274,8 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
                    .context = wanted,
                    .max_sequences = options->max_seqs,
                    .max_queue = options->max_queue,
+                   .max_queue_tokens = options->max_queue_tokens,
+                   .key_count = options->api_key_count,
                    .step_target_ms = STEP_TARGET_MS,
                    .prefix_cache = options->prefix_cache},
     };

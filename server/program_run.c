@@ -196,7 +196,7 @@ int program_run(struct options *options, runtime_backend_factory factory)
     sem_init(&run->news, 0, 0);
     sem_init(&run->done, 0, 0);
     struct text_job job = {.run = run_all, .arg = run};
-    if (text_thread_create(1, &text, &error) == STATUS_OK && text_thread_push(text, &job))
+    if (text_thread_create(1, 1, &text, &error) == STATUS_OK && text_thread_push(text, &job))
         sem_wait(&run->done);
     else
         log_error("run_failed", "cannot start a thread");

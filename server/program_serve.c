@@ -153,8 +153,10 @@ static enum status start(struct service *service, struct error *error)
     enum status status = open_descriptors(service, error);
     if (status == STATUS_OK && service->options->api_key_file)
         status = auth_load(service->options->api_key_file, &service->auth, error);
+    service->options->api_key_count = service->auth ? auth_key_count(service->auth) : 0;
     if (status == STATUS_OK)
-        status = text_thread_create(LIMIT_TEXT_QUEUE, &service->text, error);
+        status = text_thread_create(LIMIT_TEXT_QUEUE, service->options->api_key_count + 1,
+                                    &service->text, error);
     struct http_config config = {service->options, service->auth, service->text};
     if (status == STATUS_OK)
         status = http_start(&config, &service->http, error);

@@ -340,6 +340,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     runtime->api.tool_template = runtime->tool_template;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
+    runtime->api.timeout_ns = options->timeout_seconds * 1000000000ull;
     runtime->api.created_unix_s = clock_unix_s();
     return STATUS_OK;
 }

@@ -15,33 +15,55 @@
 #define STACK_BYTES (64 * MIB)
 #define GUARD_BYTES (64 * KIB)
 
+struct lane {
+    struct text_job *first, *last;
+    unsigned waiting;
+    uint64_t last_turn;
+};
+
 struct text_thread {
     /* fixed after start */
     pthread_t thread;
     void *stack;
     unsigned queue_limit;
+    uint32_t lane_count;
     /* under lock */
     pthread_mutex_t lock;
     pthread_cond_t news;
-    struct text_job *first, *last;
     unsigned waiting;
+    uint64_t turn;
     bool stop;
+    struct lane lanes[]; /* [lane_count] */
 };
+
+/* Under lock: the first job of the lane that has waited longest for a turn. */
+static struct text_job *take_job(struct text_thread *thread)
+{
+    struct lane *next = NULL;
+    for (uint32_t i = 0; i < thread->lane_count; i++) {
+        struct lane *lane = &thread->lanes[i];
+        if (lane->first && (!next || lane->last_turn < next->last_turn))
+            next = lane;
+    }
+    CHECK(next != NULL);
+    struct text_job *job = next->first;
+    next->first = job->next;
+    next->last_turn = ++thread->turn;
+    next->waiting--;
+    thread->waiting--;
+    return job;
+}
 
 static void *text_thread_main(void *arg)
 {
     struct text_thread *thread = arg;
     pthread_mutex_lock(&thread->lock);
     for (;;) {
-        while (!thread->first && !thread->stop)
+        while (!thread->waiting && !thread->stop)
             pthread_cond_wait(&thread->news, &thread->lock);
-        struct text_job *job = thread->first;
-        if (!job)
+        if (!thread->waiting)
             break;
-        thread->first = job->next;
-        if (!thread->first)
-            thread->last = NULL;
-        thread->waiting--;
+        struct text_job *job = take_job(thread);
         pthread_mutex_unlock(&thread->lock);
         job->run(job->arg);
         pthread_mutex_lock(&thread->lock);
@@ -73,13 +95,16 @@ static int start_thread(struct text_thread *thread)
     return failed;
 }
 
-enum status text_thread_create(unsigned queue_limit, struct text_thread **out, struct error *error)
+enum status text_thread_create(unsigned queue_limit, uint32_t lane_count, struct text_thread **out,
+                               struct error *error)
 {
+    CHECK(lane_count >= 1);
     *out = NULL;
-    struct text_thread *thread = calloc(1, sizeof *thread);
+    struct text_thread *thread = calloc(1, sizeof *thread + lane_count * sizeof(struct lane));
     if (!thread)
         return error_set(error, STATUS_IO, NULL, "out of memory");
     thread->queue_limit = queue_limit;
+    thread->lane_count = lane_count;
     pthread_mutex_init(&thread->lock, NULL);
     pthread_cond_init(&thread->news, NULL);
     int failed = start_thread(thread);
@@ -113,13 +138,14 @@ bool text_thread_push(struct text_thread *thread, struct text_job *job)
 {
     job->next = NULL;
     pthread_mutex_lock(&thread->lock);
-    bool room = thread->waiting < thread->queue_limit && !thread->stop;
+    CHECK(job->lane < thread->lane_count);
+    struct lane *lane = &thread->lanes[job->lane];
+    unsigned left = thread->queue_limit - thread->waiting;
+    bool room = left > 0 && !thread->stop && (thread->lane_count <= 2 || lane->waiting < left);
     if (room) {
-        if (thread->last)
-            thread->last->next = job;
-        else
-            thread->first = job;
-        thread->last = job;
+        *(lane->first ? &lane->last->next : &lane->first) = job;
+        lane->last = job;
+        lane->waiting++;
         thread->waiting++;
         pthread_cond_signal(&thread->news);
     }

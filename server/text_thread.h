@@ -1,7 +1,11 @@
 /*
  * The text thread: one thread with a 64 MiB stack for work that could stall streams or overflow a
  * small stack: loading the model's template, chat templates, tokenizing. Jobs run one after
- * another, first come first served, from a bounded queue. Jobs are intrusive: no allocation.
+ * another from a bounded queue. Jobs are intrusive: no allocation.
+ *
+ * Each caller has a lane. Within one, first come is first served; lanes take turns, and with more
+ * than two (the first is for those without a key) one may hold at most as much of the queue as is
+ * free: many long prompts of one key do not delay another's.
  */
 #ifndef QUIRE_SERVER_TEXT_THREAD_H
 #define QUIRE_SERVER_TEXT_THREAD_H
@@ -9,16 +13,19 @@
 #include "base/error.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct text_thread;
 
 struct text_job {
     void (*run)(void *arg); /* may free the job */
     void *arg;
+    uint32_t lane;
     struct text_job *next; /* the queue's */
 };
 
-enum status text_thread_create(unsigned queue_limit, struct text_thread **out, struct error *error);
+enum status text_thread_create(unsigned queue_limit, uint32_t lane_count, struct text_thread **out,
+                               struct error *error);
 /* Waits for the running job; queued ones must be gone. */
 void text_thread_destroy(struct text_thread *thread);
 

@@ -3,6 +3,7 @@
 #include "tests/api/fixture.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -287,8 +288,9 @@ void fixture_request(struct fixture *fixture, enum answer_kind kind, const char 
     char *copy = malloc(length ? length : 1);
     CHECK(copy);
     memcpy(copy, body, length);
-    out->open_status = answer_open(&fixture->context, kind, copy, length, 0x1234, 0, fixture_wake,
-                                   fixture, &answer, &out->error);
+    out->open_status = answer_open(&fixture->context, kind, copy, length, 0x1234,
+                                   &(struct answer_caller){.arrival_ns = clock_now_ns()},
+                                   fixture_wake, fixture, &answer, &out->error);
     free(copy);
     if (out->open_status != STATUS_OK) {
         CHECK(!answer);

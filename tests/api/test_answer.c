@@ -3,9 +3,11 @@
  * api/answer.h. Every request is made both ways and must say the same.
  */
 #include "api/json.h"
+#include "base/clock.h"
 #include "tests/api/fixture.h"
 
 #include <check.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -423,6 +425,70 @@ static void script_chat(const char *user, const char *text)
     fixture_script_text(&fixture, prompt, text);
 }
 
+/* The mean of a choice's token log-probabilities; entries are token, logprob, top, offset. */
+static double mean_logprob(const struct buffer *entries)
+{
+    double sum = 0;
+    unsigned line = 0;
+    const char *at = entries->data;
+    for (; at && *at; at = strchr(at, '\n') + 1) {
+        if (line++ % 4 == 1)
+            sum += strtod(at, NULL);
+    }
+    ck_assert_uint_eq(line % 4, 0);
+    return line ? sum * 4 / line : -INFINITY;
+}
+
+/* best_of: of the answers that n would show, those with the highest mean, best first. */
+START_TEST(the_best_are_shown)
+{
+    for (unsigned seed = 1; seed < 8; seed++) {
+        char fields[200];
+        struct content all, best;
+        snprintf(fields, sizeof fields,
+                 "\"prompt\":[\"bz\",\"by\"],\"n\":6,\"seed\":%u,\"max_tokens\":9,\"logprobs\":0",
+                 seed);
+        get(ANSWER_COMPLETION, fields, false, &all);
+        snprintf(fields, sizeof fields,
+                 "\"prompt\":[\"bz\",\"by\"],\"n\":2,\"best_of\":6,\"seed\":%u,\"max_tokens\":9%s",
+                 seed, seed % 2 ? ",\"logprobs\":0" : "");
+        get(ANSWER_COMPLETION, fields, false, &best);
+        ck_assert_uint_eq(best.choice_count, 4);
+        ck_assert(best.completion_tokens == all.completion_tokens); /* all were made */
+        ck_assert(best.prompt_tokens == all.prompt_tokens);
+        for (unsigned prompt = 0; prompt < 2; prompt++) {
+            double above = INFINITY;
+            unsigned previous = 0;
+            for (unsigned rank = 0; rank < 2; rank++) {
+                unsigned found =
+                    UINT_MAX; /* the best that is not shown yet; of equals the earlier */
+                double most = -INFINITY;
+                for (unsigned i = prompt * 6; i < prompt * 6 + 6; i++) {
+                    double mean = mean_logprob(&all.logprobs[i]);
+                    bool behind = mean < above || (mean == above && i > previous);
+                    if (behind && (found == UINT_MAX || mean > most)) {
+                        most = mean;
+                        found = i;
+                    }
+                }
+                unsigned shown = prompt * 2 + rank;
+                ck_assert_uint_eq(best.text[shown].length, all.text[found].length);
+                ck_assert_str_eq(best.text[shown].data, all.text[found].data);
+                ck_assert_str_eq(best.finish[shown], all.finish[found]);
+                if (seed % 2)
+                    ck_assert_str_eq(best.logprobs[shown].data, all.logprobs[found].data);
+                else
+                    ck_assert_uint_eq(best.logprobs[shown].length, 0);
+                above = most;
+                previous = found;
+            }
+        }
+        content_deinit(&all);
+        content_deinit(&best);
+    }
+}
+END_TEST
+
 START_TEST(chats)
 {
     struct content content;
@@ -637,8 +703,9 @@ START_TEST(fault_in_stream)
     fixture_script(&fixture, "f", late, 5);
     scripted_backend_hold(fixture.backend);
     const char *body = "{\"prompt\":\"f\",\"stream\":true}";
-    ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 1, 0,
-                                 fixture_wake, &fixture, &answer, &error),
+    ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 1,
+                                 &(struct answer_caller){0}, fixture_wake, &fixture, &answer,
+                                 &error),
                      STATUS_OK);
     ck_assert_int_eq(answer_pump(answer, &out), ANSWER_WAIT);
     ck_assert_uint_eq(out.length, 0);
@@ -663,6 +730,96 @@ START_TEST(fault_in_stream)
 END_TEST
 
 /* The client leaves: queued, running, between pumps; everything is given back (see tear_down). */
+/* Out of time before the first token: an error of its own. */
+START_TEST(timeouts_before_the_answer)
+{
+    static const char *const bodies[] = {"{\"prompt\":\"t\",\"timeout\":0.001}",
+                                         "{\"prompt\":[\"t\",\"u\"],\"n\":2,\"timeout\":0.001}",
+                                         "{\"prompt\":\"t\",\"timeout\":0.001,\"stream\":true}"};
+    scripted_backend_hold(fixture.backend);
+    const char *busy = "{\"prompt\":\"x\",\"max_tokens\":3}";
+    struct answer *first;
+    struct error error = {0};
+    ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, busy, strlen(busy), 1,
+                                 &(struct answer_caller){0}, fixture_wake, &fixture, &first,
+                                 &error),
+                     STATUS_OK);
+    scripted_backend_wait(fixture.backend);
+    struct answer *late[3];
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, bodies[i],
+                                     strlen(bodies[i]), 1,
+                                     &(struct answer_caller){.arrival_ns = clock_now_ns()},
+                                     fixture_wake, &fixture, &late[i], &error),
+                         STATUS_OK);
+    usleep(2000);
+    scripted_backend_let_go(fixture.backend);
+    for (unsigned i = 0; i < 3; i++) {
+        struct buffer out;
+        buffer_init(&out, 0);
+        enum answer_state state;
+        while ((state = answer_pump(late[i], &out)) == ANSWER_WAIT)
+            ck_assert(fixture_wait(&fixture));
+        ck_assert_int_eq(state, ANSWER_FAILED);
+        ck_assert_uint_eq(out.length, 0);
+        ck_assert_int_eq(answer_error(late[i])->status, STATUS_UNAVAILABLE);
+        ck_assert_str_eq(answer_error(late[i])->code, "timeout");
+        ck_assert_uint_ge(answer_error(late[i])->retry_after_s, 1);
+        struct answer_summary summary;
+        answer_summarize(late[i], &summary);
+        ck_assert_str_eq(summary.finish, "timeout");
+        answer_close(late[i]);
+        buffer_deinit(&out);
+    }
+    answer_close(first);
+}
+END_TEST
+
+/* Out of time after the first token: what is there, and how it came to its end. */
+START_TEST(timeouts_in_the_answer)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\":\"t\",\"timeout\":1.5,\"max_tokens\":100,\"ignore_eos\":true}",
+        "{\"prompt\":\"t\",\"timeout\":1.5,\"max_tokens\":100,\"ignore_eos\":true,\"stream\":"
+        "true}"};
+    uint64_t arrival_ns = clock_now_ns();
+    struct answer *answers[2];
+    struct error error = {0};
+    scripted_backend_hold(fixture.backend);
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, bodies[i],
+                                     strlen(bodies[i]), 1,
+                                     &(struct answer_caller){.arrival_ns = arrival_ns},
+                                     fixture_wake, &fixture, &answers[i], &error),
+                         STATUS_OK);
+    scripted_backend_wait(fixture.backend);
+    for (unsigned i = 0; i < 4; i++)
+        scripted_backend_pass(fixture.backend);
+    while (clock_now_ns() < arrival_ns + 1500000000)
+        usleep(10000);
+    scripted_backend_let_go(fixture.backend);
+    for (unsigned i = 0; i < 2; i++) {
+        struct buffer out;
+        buffer_init(&out, 0);
+        enum answer_state state;
+        while ((state = answer_pump(answers[i], &out)) != ANSWER_END) {
+            ck_assert_int_ne(state, ANSWER_FAILED);
+            if (state == ANSWER_WAIT)
+                ck_assert(fixture_wait(&fixture));
+        }
+        ck_assert_ptr_nonnull(
+            strstr(out.data, "\"finish_reason\":\"length\",\"stop_reason\":\"timeout\"}"));
+        struct answer_summary summary;
+        answer_summarize(answers[i], &summary);
+        ck_assert_str_eq(summary.finish, "timeout");
+        ck_assert_uint_ge(summary.completion_tokens, 4);
+        ck_assert_uint_lt(summary.completion_tokens, 10);
+        answer_close(answers[i]);
+        buffer_deinit(&out);
+    }
+}
+END_TEST
+
 START_TEST(cancels)
 {
     for (int when = 0; when < 4; when++) {
@@ -679,7 +836,8 @@ START_TEST(cancels)
             fixture.woken = false;
             scripted_backend_hold(fixture.backend);
             ck_assert_int_eq(answer_open(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 1,
-                                         0, fixture_wake, &fixture, &answer, &error),
+                                         &(struct answer_caller){0}, fixture_wake, &fixture,
+                                         &answer, &error),
                              STATUS_OK);
             ck_assert(answer_is_stream(answer) == stream);
             if (when >= 1)
@@ -733,8 +891,9 @@ END_TEST
 static bool open_and_close(const char *body, struct error *error)
 {
     struct answer *answer;
-    enum status status = answer_open(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 1, 0,
-                                     fixture_wake, &fixture, &answer, error);
+    enum status status =
+        answer_open(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 1,
+                    &(struct answer_caller){0}, fixture_wake, &fixture, &answer, error);
     answer_close(answer);
     return status == STATUS_OK;
 }
@@ -780,6 +939,7 @@ int main(void)
     tcase_add_test(tests, context_edge);
     tcase_add_test(tests, prompts_and_choices);
     tcase_add_test(tests, random_choices);
+    tcase_add_test(tests, the_best_are_shown);
     tcase_add_test(tests, chats);
     tcase_add_test(tests, stream_shape);
     tcase_add_test(tests, completion_logprobs);
@@ -792,6 +952,8 @@ int main(void)
     tcase_set_timeout(slow, 30);
     tcase_add_checked_fixture(slow, set_up_slow, tear_down);
     tcase_add_test(slow, fault_in_stream);
+    tcase_add_test(slow, timeouts_before_the_answer);
+    tcase_add_test(slow, timeouts_in_the_answer);
     tcase_add_test(slow, cancels);
     suite_add_tcase(suite, slow);
     TCase *large = tcase_create("large");

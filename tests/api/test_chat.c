@@ -50,8 +50,8 @@ static enum status read_chat(const char *messages, const char *fields, struct re
     buffer_append_text(&body, *fields ? "," : "");
     buffer_append_text(&body, fields);
     buffer_append_text(&body, "}");
-    enum status status =
-        request_read(&fixture.context, ANSWER_CHAT, body.data, body.length, 0, out, error);
+    enum status status = request_read(&fixture.context, ANSWER_CHAT, body.data, body.length,
+                                      &(struct answer_caller){0}, out, error);
     buffer_deinit(&body);
     return status;
 }

@@ -24,7 +24,8 @@ static void tear_down(void)
 static enum status read_kind(enum answer_kind kind, const char *body, struct request *out,
                              struct error *error)
 {
-    return request_read(&fixture.context, kind, body, strlen(body), 5, out, error);
+    return request_read(&fixture.context, kind, body, strlen(body),
+                        &(struct answer_caller){.cache_salt = 5}, out, error);
 }
 
 /* {"prompt":"a", fields} or the same as a chat. */
@@ -137,6 +138,21 @@ START_TEST(refused_by_both)
         {"\"cache_salt\":5", "cache_salt"},
         {"\"user\":5", "user"},
         {"\"model\":5", "model"},
+        {"\"priority\":1.5", "priority"},
+        {"\"priority\":\"high\"", "priority"},
+        {"\"priority\":2147483648", "priority"},
+        {"\"priority\":-2147483649", "priority"},
+        {"\"priority\":true", "priority"},
+        {"\"timeout\":0", "timeout"},
+        {"\"timeout\":-1", "timeout"},
+        {"\"timeout\":86401", "timeout"},
+        {"\"timeout\":1e999", "timeout"},
+        {"\"timeout\":\"10\"", "timeout"},
+        {"\"timeout\":true", "timeout"},
+        {"\"best_of\":1,\"n\":2", "best_of"},
+        {"\"best_of\":17", "best_of"},
+        {"\"best_of\":0", "best_of"},
+        {"\"best_of\":\"2\"", "best_of"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         expect_error(ANSWER_COMPLETION, cases[i].fields, STATUS_INVALID, cases[i].param);
@@ -150,9 +166,6 @@ START_TEST(not_done_by_both)
     static const struct {
         const char *fields, *param;
     } cases[] = {
-        {"\"best_of\":4,\"n\":2", "best_of"},
-        {"\"best_of\":1,\"n\":2", "best_of"},
-        {"\"best_of\":4,\"n\":2,\"stream\":true", "best_of"},
         {"\"use_beam_search\":true", "use_beam_search"},
         {"\"stop_token_ids\":[1]", "stop_token_ids"},
         {"\"guided_json\":{\"type\":\"object\"}", "guided_json"},
@@ -190,6 +203,9 @@ START_TEST(accepted_by_both)
         "\"seed\":0",
         "\"n\":16",
         "\"best_of\":2,\"n\":2",
+        "\"best_of\":2,\"n\":2,\"stream\":true",
+        "\"priority\":-2147483648,\"timeout\":0.001",
+        "\"priority\":2147483647,\"timeout\":86400",
         "\"logit_bias\":{}",
         "\"logit_bias\":{\"0\":-100,\"267\":100}",
         "\"stream\":true,\"stream_options\":{}",
@@ -198,7 +214,8 @@ START_TEST(accepted_by_both)
         "\"n\":null,\"max_tokens\":null,\"stop\":null,\"stream\":null,\"stream_options\":null,"
         "\"logit_bias\":null,\"ignore_eos\":null,\"user\":null,\"model\":null,\"best_of\":null,"
         "\"logprobs\":null,\"cache_prompt\":null,\"cache_salt\":null,\"presence_penalty\":null,"
-        "\"frequency_penalty\":null,\"repetition_penalty\":null",
+        "\"frequency_penalty\":null,\"repetition_penalty\":null,\"priority\":null,"
+        "\"timeout\":null",
         "\"model\":\"default\"",
         "\"model\":\"tiny\"",
         "\"model\":\"tiny-alias\"",
@@ -226,6 +243,7 @@ START_TEST(only_completions)
         {"\"logprobs\":true", STATUS_INVALID, "logprobs"},
         {"\"echo\":1", STATUS_INVALID, "echo"},
         {"\"suffix\":\"x\"", STATUS_UNSUPPORTED, "suffix"},
+        {"\"best_of\":4,\"n\":2,\"stream\":true", STATUS_INVALID, "best_of"},
         {"\"echo\":true,\"logprobs\":1", STATUS_UNSUPPORTED, "logprobs"},
         {"\"parse_special\":1", STATUS_INVALID, "parse_special"},
         {"\"add_special_tokens\":0", STATUS_INVALID, "add_special_tokens"},
@@ -350,6 +368,65 @@ START_TEST(values_arrive)
 }
 END_TEST
 
+/* Timeouts count from the arrival; what names none gets the server's, if there is one. */
+START_TEST(when_it_runs)
+{
+    static const struct {
+        const char *fields;
+        uint64_t default_ns;
+        int32_t priority;
+        uint64_t deadline_ns;
+    } cases[] = {
+        {"", 0, 0, 0},
+        {"", 300000000000, 0, 300000001000},
+        {"\"timeout\":0.25,\"priority\":-3", 300000000000, -3, 250001000},
+        {"\"timeout\":2,\"priority\":2147483647", 0, INT32_MAX, 2000001000},
+        {"\"timeout\":86400", 300000000000, 0, 86400000001000},
+        {"\"timeout\":null,\"priority\":null", 5000, 0, 6000},
+    };
+    struct answer_caller caller = {.tenant = 3, .arrival_ns = 1000};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[200];
+        struct request request;
+        struct error error = {0};
+        snprintf(body, sizeof body, "{\"prompt\":\"a\"%s%s}", *cases[i].fields ? "," : "",
+                 cases[i].fields);
+        fixture.context.timeout_ns = cases[i].default_ns;
+        ck_assert_int_eq(request_read(&fixture.context, ANSWER_COMPLETION, body, strlen(body),
+                                      &caller, &request, &error),
+                         STATUS_OK);
+        ck_assert_int_eq(request.priority, cases[i].priority);
+        ck_assert_uint_eq(request.deadline_ns, cases[i].deadline_ns);
+        ck_assert_uint_eq(request.tenant, 3);
+        request_deinit(&request, &fixture.context);
+    }
+}
+END_TEST
+
+START_TEST(best_of_makes_more_than_it_shows)
+{
+    struct request request;
+    struct error error = {0};
+    ck_assert_int_eq(read_fields(ANSWER_COMPLETION, "\"best_of\":5,\"n\":2", &request, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(request.choice_count, 5);
+    ck_assert_uint_eq(request.shown_count, 2);
+    ck_assert(!request.want_logprobs);
+    request_deinit(&request, &fixture.context);
+    ck_assert_int_eq(read_fields(ANSWER_COMPLETION, "\"n\":3", &request, &error), STATUS_OK);
+    ck_assert_uint_eq(request.choice_count, 3);
+    ck_assert_uint_eq(request.shown_count, 3);
+    request_deinit(&request, &fixture.context);
+    expect_error(ANSWER_CHAT, "\"best_of\":4,\"n\":2", STATUS_UNSUPPORTED, "best_of");
+    /* It is best_of that counts against the limit of sequences. */
+    const char *body = "{\"prompt\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\"],"
+                       "\"n\":1,\"best_of\":15}";
+    ck_assert_int_eq(read_kind(ANSWER_COMPLETION, body, &request, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "prompt");
+    request_deinit(&request, &fixture.context);
+}
+END_TEST
+
 START_TEST(seeds_are_exact)
 {
     static const struct {
@@ -388,9 +465,9 @@ START_TEST(cache_salts)
     }
     const char *body = "{\"prompt\":\"a\",\"cache_salt\":\"a\"}";
     struct request request;
-    ck_assert_int_eq(
-        request_read(&fixture.context, ANSWER_COMPLETION, body, strlen(body), 6, &request, &error),
-        STATUS_OK);
+    ck_assert_int_eq(request_read(&fixture.context, ANSWER_COMPLETION, body, strlen(body),
+                                  &(struct answer_caller){.cache_salt = 6}, &request, &error),
+                     STATUS_OK);
     ck_assert(request.cache_salt != salts[1]); /* another caller's */
     request_deinit(&request, &fixture.context);
 }
@@ -571,15 +648,15 @@ START_TEST(no_bos_model)
     struct error error = {0};
     fixture_init(&plain, &(struct fixture_options){.add_bos = false});
     const char *body = "{\"prompt\":\"\"}";
-    ck_assert_int_eq(
-        request_read(&plain.context, ANSWER_COMPLETION, body, strlen(body), 0, &request, &error),
-        STATUS_INVALID);
+    ck_assert_int_eq(request_read(&plain.context, ANSWER_COMPLETION, body, strlen(body),
+                                  &(struct answer_caller){.cache_salt = 0}, &request, &error),
+                     STATUS_INVALID);
     ck_assert_str_eq(error.param, "prompt");
     request_deinit(&request, &plain.context);
     body = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}"; /* no template */
-    ck_assert_int_eq(
-        request_read(&plain.context, ANSWER_CHAT, body, strlen(body), 0, &request, &error),
-        STATUS_UNSUPPORTED);
+    ck_assert_int_eq(request_read(&plain.context, ANSWER_CHAT, body, strlen(body),
+                                  &(struct answer_caller){.cache_salt = 0}, &request, &error),
+                     STATUS_UNSUPPORTED);
     ck_assert_ptr_nonnull(strstr(error.message, "--chat-template"));
     request_deinit(&request, &plain.context);
     fixture_deinit(&plain);
@@ -644,6 +721,8 @@ int main(void)
     tcase_add_test(tests, only_chat);
     tcase_add_test(tests, unknown_model);
     tcase_add_test(tests, values_arrive);
+    tcase_add_test(tests, when_it_runs);
+    tcase_add_test(tests, best_of_makes_more_than_it_shows);
     tcase_add_test(tests, seeds_are_exact);
     tcase_add_test(tests, cache_salts);
     tcase_add_test(tests, prompt_forms);

@@ -40,7 +40,9 @@ TYPES = [
         "min_p": ["0", -1, 1.5],
         "top_k": ["1", 1.5, -2, True, 1e18],
         "n": [0, -1, 17, 1e9, "1", 1.5],
-        "best_of": [0, 1e9, "x"],
+        "best_of": [0, 1e9, "x", 17],
+        "priority": [1.5, "high", True, 2**31, -2**31 - 1, []],
+        "timeout": [0, -1, 86401, "10", True, 1e300],
         "logprobs": [-1, 1e9, "x", 6],
         "seed": ["x", 1.5, 1e300, True, [], 2**64],
         "presence_penalty": [-2.1, 2.1, "x"],
@@ -68,11 +70,11 @@ PROMPTS = [
 
 UNSUPPORTED = [
     completion(f"{field} is not done here", param=field, code="unsupported_parameter", **{field: value})
-    for field, value in [("suffix", "x"), ("best_of", 3), ("use_beam_search", True), ("response_format", {"type": "x"})]
+    for field, value in [("suffix", "x"), ("use_beam_search", True), ("response_format", {"type": "x"})]
 ] + [
     chat(f"{field} is not done here", [{"role": "user", "content": "x"}], param=field, **{field: value})
     for field, value in [("response_format", {"type": "json_object"}), ("tool_choice", "required"),
-                         ("audio", {"voice": "x"}), ("functions", [{"name": "f"}])]
+                         ("best_of", 3), ("audio", {"voice": "x"}), ("functions", [{"name": "f"}])]
 ]
 
 MESSAGES = [
@@ -119,6 +121,8 @@ GOOD = [
         "as many tokens as one likes": {"max_tokens": 2147483648, "stop": "e"},
         "even 10^18": {"max_tokens": 10**18, "temperature": 1, "seed": 1},
         "seed -1": {"seed": -1},
+        "the lowest priority and the shortest timeout that makes sense": {"priority": 2**31 - 1, "timeout": 30},
+        "the best of 16": {"best_of": 16, "temperature": 1},
         "seed 2^64-1": {"seed": 2**64 - 1},
         "user and salt": {"user": "someone", "cache_salt": "mine"},
         "a float that is whole": {"max_tokens": 2.0},

@@ -37,14 +37,24 @@ static void dig(void *arg)
     sem_post(&finished);
 }
 
-static void setup(void)
+static void set_up_lanes(uint32_t lanes)
 {
     struct error error;
     sem_init(&begun, 0, 0);
     sem_init(&go, 0, 0);
     sem_init(&finished, 0, 0);
     order_count = 0;
-    ck_assert_int_eq(text_thread_create(8, &thread, &error), STATUS_OK);
+    ck_assert_int_eq(text_thread_create(8, lanes, &thread, &error), STATUS_OK);
+}
+
+static void setup(void)
+{
+    set_up_lanes(1);
+}
+
+static void setup_keys(void)
+{
+    set_up_lanes(4);
 }
 
 static void teardown(void)
@@ -75,6 +85,33 @@ START_TEST(test_order_and_bound)
 }
 END_TEST
 
+START_TEST(test_lanes_take_turns)
+{
+    struct text_job jobs[12];
+    jobs[0] = (struct text_job){.run = hold};
+    ck_assert(text_thread_push(thread, &jobs[0]));
+    sem_wait(&begun);
+    static const struct {
+        uint32_t lane;
+        bool room;
+    } pushes[] = {{1, true}, {1, true}, {1, true},  {1, true}, {1, false}, /* as much as it left */
+                  {2, true}, {2, true}, {2, false}, {3, true}, {1, false}, {3, false}};
+    unsigned waiting = 0;
+    for (unsigned i = 0; i < 11; i++) {
+        jobs[1 + i] =
+            (struct text_job){.run = note, .arg = (void *)(uintptr_t)i, .lane = pushes[i].lane};
+        ck_assert_msg(text_thread_push(thread, &jobs[1 + i]) == pushes[i].room, "push %u", i);
+        waiting += pushes[i].room;
+    }
+    sem_post(&go);
+    static const unsigned expected[] = {0, 5, 8, 1, 6, 2, 3};
+    for (unsigned i = 0; i < waiting; i++)
+        sem_wait(&finished);
+    ck_assert_uint_eq(order_count, 7);
+    ck_assert_mem_eq(order, expected, sizeof expected);
+}
+END_TEST
+
 START_TEST(test_deep_stack)
 {
     unsigned result = 0;
@@ -93,6 +130,10 @@ int main(void)
     tcase_add_test(tests, test_order_and_bound);
     tcase_add_test(tests, test_deep_stack);
     suite_add_tcase(suite, tests);
+    TCase *keys = tcase_create("keys");
+    tcase_add_checked_fixture(keys, setup_keys, teardown);
+    tcase_add_test(keys, test_lanes_take_turns);
+    suite_add_tcase(suite, keys);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
