@@ -178,6 +178,7 @@ static void measure(struct planning *planning)
     struct speed_meter meter = {
         .kernels = planning->question.model.kernels,
         .workers = planning->workers,
+        .cores = runtime_cores(),
         .memory_bytes = quarter < MEASURE_BYTES ? quarter : MEASURE_BYTES,
     };
     plan_times_make(&meter, &planning->config, planning->formats, planning->format_count,

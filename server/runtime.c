@@ -45,7 +45,7 @@ static unsigned quota_cores(void)
     return quota > 0 && period > 0 ? (unsigned)((quota + period - 1) / period) : 0;
 }
 
-static unsigned usable_cores(void)
+unsigned runtime_cores(void)
 {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN)
@@ -58,7 +58,7 @@ static unsigned usable_cores(void)
 void runtime_resolve(struct options *options)
 {
     if (!options->threads)
-        options->threads = usable_cores();
+        options->threads = runtime_cores();
     if (!options->memory_bytes)
         options->memory_bytes = budget_detect_bytes();
     if (options->max_connections)

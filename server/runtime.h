@@ -41,6 +41,9 @@ typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
                                                const struct backend_options *options,
                                                struct backend **out, struct error *error);
 
+/* Cores that this process may use: affinity, and what the cgroup allows, rounded up. */
+unsigned runtime_cores(void);
+
 /* Fill in what the options left to the machine: memory_bytes, threads, max_connections. */
 void runtime_resolve(struct options *options);
 

@@ -2,7 +2,8 @@
  * How fast this machine does what serving a model consists of: reading memory, products with
  * weights that come from memory, attention over pages. Measured on made-up data with the kernels
  * and threads that would serve; each call takes some tens of milliseconds and gives back what it
- * allocates. The best of its samples counts: what disturbs can only slow down.
+ * allocates. What counts is the CPU time that threads were given, and the best sample: other work
+ * on the machine does not count, what disturbs can only slow down.
  *
  * Calls workers_run: one caller at a time, as that says. 0 means that it could not be measured (no
  * memory, no kernel for the format).
@@ -18,6 +19,7 @@
 struct speed_meter {
     const struct kernels *kernels;
     struct workers *workers;
+    unsigned cores;        /* that the workers share */
     uint64_t memory_bytes; /* what a call may allocate; more than the caches, else they are timed */
 };
 

@@ -175,15 +175,16 @@ def test_times():
 
 @pytest.mark.long
 def test_times_are_about_those_of_the_bench():
-    """What the products and attention leave out is less than what they are. Factor 3: other work on the machine."""
+    """Both by the CPU time that they were given. What products and attention leave out, and waiting
+    for each other, is at most as much again."""
     planned = plan("-m", harness.MODEL, "--memory", "2GiB", "--context", 320, "--users", 8, "--threads", 2, measure=True)
     bench = json.loads(run_quire("bench", "-m", harness.MODEL, "--json", "--threads", 2, "--batch-max", 8, timeout=300).stdout)
-    rates = {(r["what"], r["batch"]): r["tokens_per_second"] for r in bench["results"]}
+    rates = {(r["what"], r["batch"]): 2 * r["tokens_per_cpu_second"] for r in bench["results"]}
     times = planned["times"]
-    assert 1 / 3 < times["token_seconds"] * rates["decode", 1] < 3
-    assert 1 / 3 < times["step_seconds"] / 8 * rates["decode", 8] < 3
+    assert 0.5 < times["token_seconds"] * rates["decode", 1] < 1.3
+    assert 0.5 < times["step_seconds"] / 8 * rates["decode", 8] < 1.3
     prompt = times["prompts"][0]
-    assert 1 / 3 < prompt["seconds"] / prompt["tokens"] * rates["prefill", 1] < 3
+    assert 0.5 < prompt["seconds"] / prompt["tokens"] * rates["prefill", 1] < 1.3
 
 
 @pytest.mark.sanitizer

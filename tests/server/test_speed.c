@@ -26,7 +26,7 @@ START_TEST(test_products)
     static const uint32_t rows[] = {1, 64};
     static const enum tensor_format formats[] = {FORMAT_Q4_K, FORMAT_F16};
     for (int set = 0; set < 2; set++) {
-        struct speed_meter meter = {sets[set], workers, MIB};
+        struct speed_meter meter = {sets[set], workers, 2, MIB};
         for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
             double seconds[2];
             speed_products(&meter, formats[i], 300, rows, 2, seconds); /* 300: no whole blocks */
@@ -41,7 +41,7 @@ END_TEST
 START_TEST(test_attention_and_reading)
 {
     for (int set = 0; set < 2; set++) {
-        struct speed_meter meter = {sets[set], workers, MIB};
+        struct speed_meter meter = {sets[set], workers, 2, MIB};
         double one = speed_attention(&meter, 64, 3, 1), tile = speed_attention(&meter, 64, 3, 16);
         ck_assert(one > 1e-11 && one < 1e-3);
         ck_assert(tile > one);
@@ -51,11 +51,20 @@ START_TEST(test_attention_and_reading)
 }
 END_TEST
 
+/* More threads than cores are not faster than cores. */
+START_TEST(test_cores)
+{
+    struct speed_meter two = {sets[1], workers, 2, MIB}, one = {sets[1], workers, 1, MIB};
+    double both = speed_attention(&two, 64, 3, 16), alone = speed_attention(&one, 64, 3, 16);
+    ck_assert_msg(alone > 1.3 * both && alone < 3 * both, "two cores %g s, one %g s", both, alone);
+}
+END_TEST
+
 START_TEST(test_what_cannot_be_measured)
 {
     const uint32_t rows = 1;
     double seconds = 1;
-    struct speed_meter meter = {sets[0], workers, MIB};
+    struct speed_meter meter = {sets[0], workers, 2, MIB};
     speed_products(&meter, FORMAT_LIMIT - 1, 64, &rows, 1, &seconds);
     ck_assert(seconds == 0);
 }
@@ -69,6 +78,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_products);
     tcase_add_test(tests, test_attention_and_reading);
+    tcase_add_test(tests, test_cores);
     tcase_add_test(tests, test_what_cannot_be_measured);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
