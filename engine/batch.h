@@ -8,14 +8,20 @@
 #ifndef QUIRE_ENGINE_BATCH_H
 #define QUIRE_ENGINE_BATCH_H
 
+#include "pager/page_groups.h"
+
 #include <stdint.h>
 
 struct batch_sequence {
     uint32_t first_row;      /* its rows in the batch: [first_row, first_row + row_count) */
     uint32_t row_count;      /* >= 1 */
     uint32_t first_position; /* position of first_row in the sequence = tokens computed before */
-    const uint32_t *pages; /* page table, ids, covering positions 0 … first_position+row_count-1 */
-    uint32_t page_count;
+    /* Page tables: ids of group g's pages at pages + g·group_stride, covering positions 0 …
+       first_position+row_count-1. In a group with a window pages that none of the rows sees may be
+       0: they must not be read. */
+    const uint32_t *pages;
+    uint32_t page_count;   /* of each */
+    uint32_t group_stride; /* with one group of no meaning */
 };
 
 struct batch {
@@ -62,6 +68,7 @@ struct backend {
     uint32_t vocabulary; /* logits per row */
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;  /* tokens per page */
+    struct page_groups groups;
     uint32_t max_batch_rows;
     uint32_t max_sequences;
     uint32_t logits_rows_max; /* rows per logits call: bounds the logits buffer */

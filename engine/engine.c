@@ -68,8 +68,10 @@ struct engine {
 
 static uint32_t max_length_for(const struct engine_options *options)
 {
-    uint64_t pool = (uint64_t)(options->backend->page_count - 1) * options->backend->page_size;
-    return pool < options->context ? (uint32_t)pool : options->context;
+    const struct backend *backend = options->backend;
+    uint32_t pool = page_groups_fit(&backend->groups, backend->page_size, options->max_batch_tokens,
+                                    backend->page_count - 1);
+    return pool < options->context ? pool : options->context;
 }
 
 static struct scheduler_options scheduler_options_for(const struct engine_options *options)
@@ -109,7 +111,7 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     uint64_t bytes = sizeof(struct engine) + options->end_token_count * sizeof(uint32_t);
     bytes += (options->key_count + 1) * sizeof(struct intake_tenant);
     bytes += pager_memory_bytes(backend->page_count, backend->page_size);
-    bytes += scheduler_memory_bytes(&scheduler, backend->page_size);
+    bytes += scheduler_memory_bytes(&scheduler, backend->page_size, backend->groups.count);
     bytes += logits_bytes(options, backend->logits_rows_max);
     bytes += workspace_bytes_for(options) * workers_count(options->workers);
     bytes += scratch_bytes(options);
@@ -373,6 +375,7 @@ static enum status create_parts(struct engine *engine, struct error *error)
     struct pager_options pager = {
         .page_count = backend->page_count,
         .page_size = backend->page_size,
+        .groups = backend->groups,
     };
     if (getrandom(pager.hash_key, sizeof pager.hash_key, 0) != sizeof pager.hash_key)
         return error_set(error, STATUS_IO, NULL, "no random numbers from the system");

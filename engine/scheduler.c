@@ -13,7 +13,7 @@
 
 struct layout {
     uint64_t sequences, tenants, order, entries, turns, tokens, batch_sequences, logits_rows,
-        copies, samples, tables, pages; /* offsets */
+        copies, samples, checked, tables, pages; /* offsets */
     uint32_t table_capacity;
     uint64_t bytes;
 };
@@ -25,12 +25,13 @@ static uint64_t place(uint64_t *end, uint64_t count, uint64_t size)
     return at;
 }
 
-static struct layout layout_for(const struct scheduler_options *options, uint32_t page_size)
+static struct layout layout_for(const struct scheduler_options *options, uint32_t page_size,
+                                uint32_t group_count)
 {
     struct layout layout;
-    uint64_t n = options->max_sequences;
+    uint64_t n = options->max_sequences, tables = n * group_count;
     uint64_t end = bytes_align(sizeof(struct scheduler), 64);
-    layout.table_capacity = pager_pages_for(page_size, options->max_length);
+    layout.table_capacity = page_groups_pages(page_size, options->max_length);
     layout.sequences = place(&end, n, sizeof(struct sequence));
     layout.tenants = place(&end, options->tenant_count, sizeof(struct tenant));
     layout.order = place(&end, n, sizeof(struct sequence *));
@@ -39,17 +40,34 @@ static struct layout layout_for(const struct scheduler_options *options, uint32_
     layout.tokens = place(&end, options->max_batch_tokens, sizeof(uint32_t));
     layout.batch_sequences = place(&end, n, sizeof(struct batch_sequence));
     layout.logits_rows = place(&end, n, sizeof(uint32_t));
-    layout.copies = place(&end, n, sizeof(struct schedule_copy));
+    layout.copies = place(&end, tables, sizeof(struct page_copy));
     layout.samples = place(&end, n, sizeof(struct schedule_sample));
-    layout.tables = place(&end, n, sizeof(struct page_table *));
-    layout.pages = place(&end, n * layout.table_capacity, sizeof(uint32_t));
+    layout.checked = place(&end, tables, sizeof(struct page_table *));
+    layout.tables = place(&end, tables, sizeof(struct page_table));
+    layout.pages = place(&end, tables * layout.table_capacity, sizeof(uint32_t));
     layout.bytes = end;
     return layout;
 }
 
-uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_t page_size)
+uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_t page_size,
+                                uint32_t group_count)
 {
-    return layout_for(options, page_size).bytes;
+    return layout_for(options, page_size, group_count).bytes;
+}
+
+static void make_places(struct scheduler *s, struct page_table *tables, uint32_t *pages)
+{
+    for (uint32_t i = s->options.max_sequences; i-- > 0;) {
+        struct sequence *sequence = &s->sequences[i];
+        sequence->tables = tables + (size_t)i * s->group_count;
+        for (uint32_t g = 0; g < s->group_count; g++) {
+            size_t at = ((size_t)i * s->group_count + g) * s->table_capacity;
+            sequence->tables[g] =
+                (struct page_table){.pages = pages + at, .capacity = s->table_capacity};
+        }
+        sequence->next_free = s->free_list;
+        s->free_list = sequence;
+    }
 }
 
 enum status scheduler_create(const struct scheduler_options *options, struct scheduler **out,
@@ -58,8 +76,10 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     CHECK(options->max_sequences >= 1 && options->max_batch_tokens >= 1);
     CHECK(options->tenant_count >= 1);
     uint32_t page_size = pager_page_size(options->pager);
-    struct layout layout = layout_for(options, page_size);
-    CHECK(layout.table_capacity <= pager_total_count(options->pager));
+    const struct page_groups *groups = pager_groups(options->pager);
+    struct layout layout = layout_for(options, page_size, groups->count);
+    CHECK(page_groups_need(groups, page_size, options->max_batch_tokens, options->max_length) <=
+          pager_total_count(options->pager));
     char *memory = calloc(1, layout.bytes);
     if (!memory)
         return error_set(error, STATUS_IO, NULL, "no memory for %u sequences",
@@ -67,6 +87,8 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     struct scheduler *s = (struct scheduler *)memory;
     s->options = *options;
     s->page_size = page_size;
+    s->group_count = groups->count;
+    s->table_capacity = layout.table_capacity;
     s->sequences = (struct sequence *)(memory + layout.sequences);
     s->tenants = (struct tenant *)(memory + layout.tenants);
     s->deadline_ns = UINT64_MAX;
@@ -76,21 +98,15 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
     s->tokens = (uint32_t *)(memory + layout.tokens);
     s->batch_sequences = (struct batch_sequence *)(memory + layout.batch_sequences);
     s->logits_rows = (uint32_t *)(memory + layout.logits_rows);
-    s->copies = (struct schedule_copy *)(memory + layout.copies);
+    s->copies = (struct page_copy *)(memory + layout.copies);
     s->schedule.samples = (struct schedule_sample *)(memory + layout.samples);
     s->schedule.copies = s->copies;
     s->schedule.batch.tokens = s->tokens;
     s->schedule.batch.sequences = s->batch_sequences;
     s->schedule.batch.logits_rows = s->logits_rows;
-    s->tables = (const struct page_table **)(memory + layout.tables);
-    uint32_t *pages = (uint32_t *)(memory + layout.pages);
-    for (uint32_t i = options->max_sequences; i-- > 0;) {
-        struct sequence *sequence = &s->sequences[i];
-        sequence->table.pages = pages + (size_t)i * layout.table_capacity;
-        sequence->table.capacity = layout.table_capacity;
-        sequence->next_free = s->free_list;
-        s->free_list = sequence;
-    }
+    s->tables = (const struct page_table **)(memory + layout.checked);
+    make_places(s, (struct page_table *)(memory + layout.tables),
+                (uint32_t *)(memory + layout.pages));
     *out = s;
     return STATUS_OK;
 }
@@ -381,6 +397,25 @@ uint64_t scheduler_completed_count(const struct scheduler *s)
     return s->completed;
 }
 
+static const char *check_tables(const struct scheduler *s, const struct sequence *sequence)
+{
+    const struct page_groups *groups = pager_groups(s->options.pager);
+    uint32_t pages = page_groups_pages(s->page_size, sequence->token_count);
+    for (uint32_t g = 0; g < s->group_count; g++) {
+        const struct page_table *table = &sequence->tables[g];
+        uint32_t held = table->count - table->first;
+        uint64_t most = page_groups_held(groups, g, s->page_size, s->options.max_batch_tokens,
+                                         pages - table->first);
+        if (table->count < page_groups_pages(s->page_size, sequence->computed))
+            return "a table is too short";
+        if (table->first > page_groups_first(groups, g, s->page_size, sequence->computed))
+            return "a page was given back that is still seen";
+        if (held > most || (sequence->state == SEQUENCE_PROMPT && held < most))
+            return "a sequence has not the pages it needs, or more";
+    }
+    return NULL;
+}
+
 static const char *check_sequence(const struct scheduler *s, const struct sequence *sequence)
 {
     const struct completion *completion = sequence->completion;
@@ -390,7 +425,7 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
         completion->prompt_count + completion_generated(completion, sequence->choice))
         return "a sequence has lost count of its tokens";
     if (sequence->state == SEQUENCE_FOLLOWING)
-        return sequence->table.count || !sequence->leader ||
+        return sequence_has_pages(sequence) || !sequence->leader ||
                        sequence->leader->state != SEQUENCE_PROMPT
                    ? "a follower has pages or no leader"
                    : NULL;
@@ -398,12 +433,7 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
         return "a sequence has nothing to compute";
     if (sequence->state == SEQUENCE_DECODING && sequence->computed + 1 != sequence->token_count)
         return "a decoding sequence is behind";
-    if (sequence->table.count < pager_pages_for(s->page_size, sequence->computed))
-        return "a table is too short";
-    if (sequence->state == SEQUENCE_PROMPT &&
-        sequence->table.count != pager_pages_for(s->page_size, sequence->token_count))
-        return "a prompt has not the pages it needs";
-    return NULL;
+    return check_tables(s, sequence);
 }
 
 static const char *check_lists(const struct scheduler *s)
@@ -415,7 +445,7 @@ static const char *check_lists(const struct scheduler *s)
     uint32_t free_count = 0;
     for (const struct sequence *free_place = s->free_list; free_place;
          free_place = free_place->next_free) {
-        if (free_place->completion || free_place->table.count)
+        if (free_place->completion || sequence_has_pages(free_place))
             return "a free place is not empty";
         free_count++;
     }
@@ -428,12 +458,14 @@ bool scheduler_check(const struct scheduler *s, uint32_t *scratch, struct error 
 {
     const char *trouble = check_lists(s);
     for (uint32_t i = 0; i < s->running_count && !trouble; i++) {
-        s->tables[i] = &s->order[i]->table;
+        for (uint32_t g = 0; g < s->group_count; g++)
+            s->tables[i * s->group_count + g] = &s->order[i]->tables[g];
         trouble = check_sequence(s, s->order[i]);
     }
     if (trouble) {
         error_set(error, STATUS_INTERNAL, NULL, "%s", trouble);
         return false;
     }
-    return pager_check(s->options.pager, s->tables, s->running_count, scratch, error);
+    return pager_check(s->options.pager, s->tables, (size_t)s->running_count * s->group_count,
+                       scratch, error);
 }

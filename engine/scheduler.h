@@ -18,8 +18,10 @@
  * a step's rows. What waits and is first is not passed by others that wait: it waits for a place,
  * for pages, or (then only its own tenant's wait behind it) for a running prompt that is computing
  * the very page it needs next.
- * - A sequence gets a place only with all pages for the tokens it has, and one page left over for
- * each that runs. So a half-computed prompt never waits for pages.
+ * - A sequence gets a place only with all pages for the tokens it has (in page groups with a window
+ * as many as that and a step's rows can reach), and what the next page of each that runs takes left
+ * over. So a half-computed prompt does not wait for pages; it takes more only where pages that its
+ * window leaves stay with others.
  * - No page for the next token: somebody gives way (scheduler_victim.c says who), is put back into
  * the waiting list and is recomputed later. Never the first in rank (level, then age): alone it
  * always fits. So somebody always ends.
@@ -57,10 +59,6 @@ struct scheduler_options {
     struct engine_metrics *metrics;
 };
 
-struct schedule_copy {
-    uint32_t from, to;
-};
-
 /* A token to be drawn. The caller sets ok and token between next and commit. */
 struct schedule_sample {
     struct sequence *sequence;
@@ -75,7 +73,7 @@ struct schedule {
     struct batch batch; /* row_count 0: nothing to run */
     uint32_t decode_row_count;
     uint32_t prompt_row_count;
-    const struct schedule_copy *copies; /* in this order, before the batch */
+    const struct page_copy *copies; /* in this order, before the batch */
     uint32_t copy_count;
     struct schedule_sample *samples;
     uint32_t sample_count;
@@ -86,7 +84,9 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
                              struct error *error);
 /* Nothing may be waiting or running. */
 void scheduler_destroy(struct scheduler *scheduler);
-uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_t page_size);
+/* options->pager is not used. */
+uint64_t scheduler_memory_bytes(const struct scheduler_options *options, uint32_t page_size,
+                                uint32_t group_count);
 
 /* An attached completion whose prompt_count < max_length; it is detached at its end. */
 void scheduler_add(struct scheduler *scheduler, struct completion *completion, uint64_t now_ns);

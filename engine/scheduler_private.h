@@ -39,6 +39,8 @@ struct scheduler {
     /* fixed after start */
     struct scheduler_options options;
     uint32_t page_size;
+    uint32_t group_count;
+    uint32_t table_capacity; /* pages of a table; a place's tables lie one behind the other */
     /* engine thread only */
     struct sequence *sequences; /* [max_sequences] places */
     struct sequence *free_list;
@@ -60,9 +62,9 @@ struct scheduler {
     uint32_t *tokens;                       /* [max_batch_tokens] */
     struct batch_sequence *batch_sequences; /* [max_sequences] */
     uint32_t *logits_rows;                  /* [max_sequences] */
-    struct schedule_copy *copies;           /* [max_sequences]: each sequence copies at most once */
-    const struct page_table **tables;       /* [max_sequences] scratch of scheduler_check */
-    struct completion *dirty; /* whose readers are to be woken, linked by next_dirty */
+    struct page_copy *copies; /* [max_sequences·groups]: each sequence copies at most once */
+    const struct page_table **tables; /* [max_sequences·groups] scratch of scheduler_check */
+    struct completion *dirty;         /* whose readers are to be woken, linked by next_dirty */
 };
 
 static inline struct tenant *scheduler_tenant(const struct scheduler *scheduler,
@@ -147,8 +149,16 @@ const char *scheduler_check_queue(const struct scheduler *scheduler);
 /* A sequence goes back to the waiting list for lack of room. */
 void scheduler_preempt(struct scheduler *scheduler, struct sequence *victim);
 
-/* Pages for everyone whose turn it is to decode (turn == step): others give way until there are
-   enough. True if somebody did. */
+/* Does it take pages in this step: its turn to decode (turn == step), or a prompt whose window
+   moves on? */
+static inline bool scheduler_takes_pages(const struct scheduler *scheduler,
+                                         const struct sequence *sequence)
+{
+    return sequence->turn == scheduler->step || sequence->state == SEQUENCE_PROMPT;
+}
+
+/* Pages for everyone that takes some in this step: others give way until there are enough. True if
+   somebody did. */
 bool scheduler_make_way(struct scheduler *scheduler);
 
 /* Is anyone running that must not be made to give way again? Then nobody is admitted on credit. */

@@ -75,27 +75,28 @@ static bool prefix_is_coming(const struct scheduler *s, const struct completion 
 /* What admitting a waiting choice takes. */
 struct need {
     struct pager_match match; /* pages that are there already */
-    uint64_t own;             /* pages that it will hold */
+    uint64_t own;             /* pages that it will hold at first */
     uint64_t missing;         /* pages that are not free, of those it takes and those to be left */
 };
 
-/* A choice is admitted with all pages for the tokens it has. One page has to be left for each that
-   runs; or, if one of them or itself must not give way again, all that any of them may come to
-   need. */
+/* A choice is admitted with all pages for the tokens it has. Those that each that runs takes next
+   have to be left; or, if one of them or itself must not give way again, all that any of them may
+   come to need. */
 static uint64_t pages_missing(const struct scheduler *s, const struct completion *completion,
                               uint32_t choice, uint32_t token_count, struct need *need)
 {
-    uint64_t pages = pager_pages_for(s->page_size, token_count);
-    uint64_t to_leave = s->running_count;
-    need->own = pages;
-    if (completion->choices[choice].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s)) {
-        pages = pager_pages_for(s->page_size, completion->token_limit - 1);
-        to_leave = 0;
-        for (uint32_t i = 0; i < s->running_count; i++)
-            to_leave += sequence_growth(s->order[i], s->options.pager);
-    }
-    uint64_t wanted = pages - need->match.page_count + need->match.free_count + to_leave;
-    uint64_t free_count = pager_free_count(s->options.pager);
+    const struct pager *pager = s->options.pager;
+    uint32_t rows = s->options.max_batch_tokens;
+    bool careful =
+        completion->choices[choice].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s);
+    need->own = sequence_need(pager, token_count, rows, &need->match);
+    uint64_t wanted = careful
+                          ? sequence_full_need(pager, completion->token_limit, rows, &need->match)
+                          : need->own - need->match.held_count;
+    for (uint32_t i = 0; i < s->running_count; i++)
+        wanted += careful ? sequence_growth(s->order[i], pager, rows)
+                          : sequence_next_growth(s->order[i], pager);
+    uint64_t free_count = pager_free_count(pager);
     return wanted > free_count ? wanted - free_count : 0;
 }
 
@@ -109,7 +110,7 @@ static bool find_need(struct scheduler *s, const struct completion *completion, 
     *need = (struct need){.match = {0}};
     if (s->free_list && uses_cache(s, completion)) {
         pager_find(s->options.pager, tokens, token_count, completion->cache_salt,
-                   s->free_list->table.pages, &need->match);
+                   s->free_list->tables[0].pages, s->table_capacity, &need->match);
         if (prefix_is_coming(s, completion, tokens, token_count, need->match.page_count))
             return false;
     }
@@ -154,18 +155,9 @@ static void note_admission(struct scheduler *s, struct completion *completion,
 static struct sequence *admit(struct scheduler *s, struct completion *completion,
                               const struct need *need, uint64_t now_ns)
 {
-    struct pager *pager = s->options.pager;
     uint32_t choice = first_waiting_choice(completion);
-    uint32_t *pages = s->free_list->table.pages;
     struct sequence *sequence = scheduler_seat(s, completion, choice);
-    page_table_adopt(&sequence->table, pager, pages, need->match.page_count);
-    bool grown = page_table_grow(&sequence->table, pager,
-                                 pager_pages_for(s->page_size, sequence->token_count) -
-                                     need->match.page_count);
-    CHECK(grown);
-    sequence->computed = need->match.page_count * s->page_size;
-    sequence->published = need->match.page_count;
-    sequence->chain = need->match.chain;
+    sequence_start(sequence, s->options.pager, s->options.max_batch_tokens, &need->match);
     note_admission(s, completion, sequence->computed, now_ns);
     if (sequence->token_count == completion->prompt_count)
         seat_followers(s, sequence);
@@ -314,28 +306,28 @@ static void plan_rows(struct scheduler *s, struct sequence *sequence, uint32_t c
         s->schedule.prompt_row_count += count;
 }
 
-/* A page to write for the sequence's next position; there is one. */
-static void own_page(struct scheduler *s, struct sequence *sequence)
+/* Pages to write for the sequence's next positions; they are there. */
+static void own_pages(struct scheduler *s, struct sequence *sequence)
 {
-    struct schedule_copy copy;
-    enum sequence_room room = sequence_make_room(sequence, s->options.pager, &copy.from, &copy.to);
-    CHECK(room != SEQUENCE_NO_ROOM);
-    if (room != SEQUENCE_ROOM_COPY)
-        return;
-    CHECK(s->schedule.copy_count < s->options.max_sequences);
-    s->copies[s->schedule.copy_count++] = copy;
+    CHECK(s->schedule.copy_count + s->group_count <= s->options.max_sequences * s->group_count);
+    sequence_make_room(sequence, s->options.pager, s->options.max_batch_tokens, s->copies,
+                       &s->schedule.copy_count);
 }
 
 static void plan_decoding(struct scheduler *s, uint32_t quota)
 {
     choose_turns(s, quota);
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        if (scheduler_takes_pages(s, s->order[i]))
+            sequence_slide(s->order[i], s->options.pager);
+    }
     if (scheduler_make_way(s))
         s->blocked_step = s->step; /* what little room there is now is for those who run */
     for (uint32_t i = 0; i < s->running_count; i++) {
-        if (s->order[i]->turn == s->step) {
-            own_page(s, s->order[i]);
+        if (scheduler_takes_pages(s, s->order[i]))
+            own_pages(s, s->order[i]);
+        if (s->order[i]->turn == s->step)
             plan_rows(s, s->order[i], 1);
-        }
     }
 }
 
@@ -397,8 +389,9 @@ static void fill_batch(struct scheduler *s)
             .first_row = batch->row_count,
             .row_count = count,
             .first_position = sequence->computed,
-            .pages = sequence->table.pages,
-            .page_count = sequence->table.count,
+            .pages = sequence->tables[0].pages,
+            .page_count = page_groups_pages(s->page_size, sequence->computed + count),
+            .group_stride = s->table_capacity,
         };
         memcpy(s->tokens + batch->row_count, sequence_history(sequence) + sequence->computed,
                count * sizeof *s->tokens);

@@ -44,7 +44,7 @@ static void count_holdings(struct scheduler *s)
     for (uint32_t i = 0; i < s->running_count; i++) {
         struct tenant *tenant = scheduler_tenant(s, s->order[i]->completion);
         tenant->places++;
-        tenant->pages += s->order[i]->table.count;
+        tenant->pages += sequence_pages(s->order[i], s->options.pager);
     }
 }
 
@@ -76,7 +76,7 @@ static struct sequence *find_victim(struct scheduler *s)
     count_holdings(s);
     for (uint32_t i = 1; i < s->running_count; i++) {
         struct sequence *sequence = s->order[i];
-        if (sequence->table.count == 0)
+        if (!sequence_has_pages(sequence))
             continue;
         if (is_spent(sequence)) {
             spent = sequence;
@@ -91,24 +91,23 @@ static struct sequence *find_victim(struct scheduler *s)
     return victim ? victim : spent;
 }
 
-/* Pages that those whose turn it is will take. Choices that still share the page they write take
-   one less than there are holders: the last one writes where it is. They are neighbours in order.
+/* Pages that will be taken. Choices that still share the page they write take one less than there
+   are holders (in every page group): the last one writes where it is. They are neighbours in order.
  */
 static uint32_t pages_wanted(const struct scheduler *s)
 {
     uint32_t wanted = 0, shared_page = 0, sharing = 0;
     for (uint32_t i = 0; i < s->running_count; i++) {
         const struct sequence *sequence = s->order[i];
-        if (sequence->turn != s->step)
+        if (!scheduler_takes_pages(s, sequence))
             continue;
+        wanted += sequence_wanted(sequence, s->options.pager, s->options.max_batch_tokens);
         uint32_t page = sequence_page_to_write(sequence, s->page_size);
         uint32_t holders = page ? pager_holders(s->options.pager, page) : 0;
         if (holders > 1) {
             sharing = page == shared_page ? sharing + 1 : 1;
             shared_page = page;
-            wanted += sharing < holders;
-        } else if (page == 0) {
-            wanted++;
+            wanted += sharing < holders ? s->group_count : 0;
         }
     }
     return wanted;
@@ -160,7 +159,7 @@ static uint32_t list_victims(struct scheduler *s, uint32_t level, bool others)
         struct sequence *sequence = s->order[i];
         bool lower = scheduler_level(sequence->completion) > level;
         bool equal = scheduler_level(sequence->completion) == level;
-        if (is_spent(sequence) || sequence->table.count == 0 || !(lower || (equal && others)))
+        if (is_spent(sequence) || !sequence_has_pages(sequence) || !(lower || (equal && others)))
             continue;
         sequence->cost = sequence_cost(sequence, s->options.pager);
         uint32_t at = count++;
@@ -192,7 +191,7 @@ bool scheduler_reclaim(struct scheduler *s, const struct completion *completion,
                         (holder->pages > parts.pages || (place && holder->places > parts.places));
         if (!lower && !has_more)
             continue;
-        holder->pages -= victim->table.count;
+        holder->pages -= sequence_pages(victim, s->options.pager);
         holder->places--;
         found += sequence_own_pages(victim, s->options.pager);
         s->turns[kept++] = victim;

@@ -6,11 +6,12 @@
  *     history   [ prompt ............ | generated ... ]      token_count
  *     computed  [ ...................... )                   chases token_count
  *     pages     [ page ][ page ][ page ][ page ]             cover at least computed
+ *      … with a window    [ page ][ page ]                   a table for each page group
  *     published [ page ][ page ]                             full pages offered to the prefix index
  *
  * Invariants: computed <= token_count; after a step of a decoding sequence computed + 1 ==
- * token_count; the table covers all computed positions; a page that is written has this one holder
- * and is not findable.
+ * token_count; the tables cover all computed positions that the next one sees; a page that is
+ * written has this one holder and is not findable.
  */
 #ifndef QUIRE_ENGINE_SEQUENCE_H
 #define QUIRE_ENGINE_SEQUENCE_H
@@ -22,8 +23,9 @@
 #include <stdint.h>
 
 enum sequence_state {
-    SEQUENCE_PROMPT,   /* tokens to compute before the next one can be sampled; has all its pages */
-    SEQUENCE_DECODING, /* one token per step */
+    SEQUENCE_PROMPT,    /* tokens to compute before the next one can be sampled; has all its pages,
+                           in groups with a window those for the next rows */
+    SEQUENCE_DECODING,  /* one token per step */
     SEQUENCE_FOLLOWING, /* a choice that waits for its leader's prompt, without pages */
 };
 
@@ -33,9 +35,9 @@ struct sequence {
     enum sequence_state state;
     uint32_t token_count;
     uint32_t computed;
-    uint32_t published; /* pages */
-    uint64_t chain;     /* where the next published page belongs */
-    struct page_table table;
+    uint32_t published;         /* pages */
+    uint64_t chain;             /* where the next published page belongs */
+    struct page_table *tables;  /* [groups], the place's */
     struct sequence *leader;    /* FOLLOWING: who computes the prompt */
     struct sequence *next_free; /* in the list of free places */
     uint64_t last_step;         /* when it last had rows: turns, if there are more than rows */
@@ -46,7 +48,7 @@ struct sequence {
     uint32_t round;             /* … and whose turn it is */
 };
 
-/* A choice takes the place; its table is empty, as sequence_clear left it. */
+/* A choice takes the place; its tables are empty, as sequence_clear left them. */
 void sequence_init(struct sequence *sequence, struct completion *completion, uint32_t choice);
 
 /* Older first: by arrival, then by choice. */
@@ -62,28 +64,61 @@ static inline const uint32_t *sequence_history(const struct sequence *sequence)
     return sequence->completion->choices[sequence->choice].history;
 }
 
-/* Most pages it may come to hold beyond those it has, a copy of a shared one included. */
-uint32_t sequence_growth(const struct sequence *sequence, const struct pager *pager);
+static inline bool sequence_has_pages(const struct sequence *sequence)
+{
+    return sequence->tables[0].count > 0;
+}
 
-/* The page of position `computed`, which is written next; 0: it has to be taken first. */
-uint32_t sequence_page_to_write(const struct sequence *sequence, uint32_t page_size);
+/* Pages of all groups that it holds … */
+uint32_t sequence_pages(const struct sequence *sequence, const struct pager *pager);
 
-/* Pages that nobody else holds: what is free when the sequence gives its pages back. */
+/* … and those of them that nobody else holds: what is free when it gives its pages back. */
 uint32_t sequence_own_pages(const struct sequence *sequence, const struct pager *pager);
 
 /* Rows to compute again if it gave its pages back: those in pages that nobody else holds. */
 uint32_t sequence_cost(const struct sequence *sequence, const struct pager *pager);
 
-enum sequence_room {
-    SEQUENCE_ROOM,      /* the page is there and writable */
-    SEQUENCE_ROOM_COPY, /* it is once from → to has been copied */
-    SEQUENCE_NO_ROOM,   /* nothing changed */
-};
+/* ---- How many pages. `rows` is the most that a step computes of a prompt. ---- */
 
-/* Make the page of position `computed` this sequence's own: a new one, or a copy of a shared one.
- */
-enum sequence_room sequence_make_room(struct sequence *sequence, struct pager *pager,
-                                      uint32_t *from, uint32_t *to);
+/* Pages that a prompt of token_count tokens holds when it starts, those of the match included. */
+uint64_t sequence_need(const struct pager *pager, uint32_t token_count, uint32_t rows,
+                       const struct pager_match *match);
+
+/* Pages that have to be free for a choice to run to its end undisturbed: token_limit tokens, a
+   prompt of which matches so far. */
+uint64_t sequence_full_need(const struct pager *pager, uint32_t token_limit, uint32_t rows,
+                            const struct pager_match *match);
+
+/* Most pages it may come to take beyond those it has, copies of shared ones included: until its
+   end, … */
+uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pager, uint32_t rows);
+
+/* … when it next comes to the end of a page, … */
+uint32_t sequence_next_growth(const struct sequence *sequence, const struct pager *pager);
+
+/* … and now, for its next positions, copies not included: one position when it decodes, up to
+   `rows` of a prompt. What it need not see any more it has given back (sequence_slide). */
+uint32_t sequence_wanted(const struct sequence *sequence, const struct pager *pager, uint32_t rows);
+
+/* ---- Pages ---- */
+
+/* Give a prompt what pager_find found (in the tables' arrays) and the pages it needs beyond that;
+   they are free. */
+void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t rows,
+                    const struct pager_match *match);
+
+/* Give back the pages that its next positions do not see: of a prompt, and of who decodes when it
+   comes to the end of a page. So the pages that it takes then are mostly its own old ones. */
+void sequence_slide(struct sequence *sequence, struct pager *pager);
+
+/* Group 0's page of position `computed`, which is written next; 0: it has to be taken first. The
+   other groups' pages of that position are taken and shared together with it. */
+uint32_t sequence_page_to_write(const struct sequence *sequence, uint32_t page_size);
+
+/* Make the pages of the next positions this sequence's own, after sequence_slide: sequence_wanted
+   new ones, and copies of shared ones; they are free. Appends to copies [groups]. */
+void sequence_make_room(struct sequence *sequence, struct pager *pager, uint32_t rows,
+                        struct page_copy *copies, uint32_t *copy_count);
 
 /* `count` more positions have been computed; offer pages that became full to the prefix index if
    `publish`. */

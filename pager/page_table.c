@@ -14,40 +14,62 @@ bool page_table_grow(struct page_table *table, struct pager *pager, uint32_t pag
 }
 
 void page_table_adopt(struct page_table *table, struct pager *pager, const uint32_t *pages,
-                      uint32_t page_count)
+                      uint32_t first, uint32_t count)
 {
-    CHECK(page_count <= table->capacity - table->count);
-    for (uint32_t i = 0; i < page_count; i++) {
+    CHECK(table->count == 0 && table->first == 0);
+    CHECK(first <= count && count <= table->capacity);
+    for (uint32_t i = 0; i < first; i++)
+        table->pages[i] = 0;
+    for (uint32_t i = first; i < count; i++) {
         pager_hold(pager, pages[i]);
-        table->pages[table->count++] = pages[i];
+        table->pages[i] = pages[i];
     }
+    table->first = first;
+    table->count = count;
 }
 
 void page_table_fork(struct page_table *table, struct pager *pager, const struct page_table *source)
 {
-    CHECK(table->count == 0 && table != source);
-    page_table_adopt(table, pager, source->pages, source->count);
+    CHECK(table != source);
+    page_table_adopt(table, pager, source->pages, source->first, source->count);
 }
 
-void page_table_release(struct page_table *table, struct pager *pager)
+void page_table_slide(struct page_table *table, struct pager *pager, uint32_t first)
 {
-    while (table->count > 0)
-        pager_release(pager, table->pages[--table->count]);
+    CHECK(first <= table->count);
+    for (; table->first < first; table->first++) {
+        pager_release(pager, table->pages[table->first]);
+        table->pages[table->first] = 0;
+    }
+}
+
+void page_tables_release(struct page_table *tables, uint32_t table_count, struct pager *pager)
+{
+    uint32_t longest = 0;
+    for (uint32_t t = 0; t < table_count; t++)
+        longest = tables[t].count > longest ? tables[t].count : longest;
+    for (uint32_t index = longest; index-- > 0;) {
+        for (uint32_t t = 0; t < table_count; t++) {
+            if (index >= tables[t].first && index < tables[t].count)
+                pager_release(pager, tables[t].pages[index]);
+        }
+    }
+    for (uint32_t t = 0; t < table_count; t++)
+        tables[t].first = tables[t].count = 0;
 }
 
 enum page_own page_table_own(struct page_table *table, struct pager *pager, uint32_t index,
-                             uint32_t *from, uint32_t *to)
+                             struct page_copy *copy)
 {
-    CHECK(index < table->count);
+    CHECK(index >= table->first && index < table->count);
     uint32_t page = table->pages[index];
     if (pager_holders(pager, page) == 1)
         return PAGE_OWN_ALREADY;
-    uint32_t copy;
-    if (!pager_take(pager, 1, &copy))
+    uint32_t own;
+    if (!pager_take(pager, 1, &own))
         return PAGE_OWN_NO_ROOM;
-    table->pages[index] = copy;
+    table->pages[index] = own;
     pager_release(pager, page);
-    *from = page;
-    *to = copy;
+    *copy = (struct page_copy){page, own};
     return PAGE_OWN_COPY;
 }

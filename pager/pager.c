@@ -15,6 +15,7 @@
 struct pager {
     struct page_pool pool;
     struct prefix_index index;
+    struct page_groups groups;
 };
 
 struct layout {
@@ -56,12 +57,15 @@ enum status pager_create(const struct pager_options *options, struct pager **out
     if (options->page_count < 2 || options->page_count >= PAGE_HELD)
         return error_set(error, STATUS_INVALID, "memory", "a pool of %u pages holds nothing",
                          options->page_count);
+    CHECK(options->groups.count >= 1 && options->groups.count <= PAGE_GROUPS_MAX);
+    CHECK(options->groups.window[0] == 0); /* the chain of a prefix has no gaps */
     struct layout layout = layout_for(options->page_count, size);
     char *memory = calloc(1, layout.bytes);
     if (!memory)
         return error_set(error, STATUS_IO, NULL, "no memory for the tables of %u pages",
                          options->page_count);
     struct pager *pager = (struct pager *)memory;
+    pager->groups = options->groups;
     page_pool_init(&pager->pool, (struct page *)(memory + layout.pages), options->page_count);
     prefix_index_init(&pager->index, options->page_count, size, options->hash_key,
                       (struct prefix_entry *)(memory + layout.entries),
@@ -78,6 +82,11 @@ void pager_destroy(struct pager *pager)
 uint32_t pager_page_size(const struct pager *pager)
 {
     return pager->index.page_size;
+}
+
+const struct page_groups *pager_groups(const struct pager *pager)
+{
+    return &pager->groups;
 }
 
 uint32_t pager_total_count(const struct pager *pager)
@@ -131,33 +140,88 @@ uint32_t pager_holders(const struct pager *pager, uint32_t page)
     return page_pool_holders(&pager->pool, page);
 }
 
+/* Group 0's chain: how many pages match. */
+static uint32_t find_chain(const struct prefix_index *index, const uint32_t *tokens, uint32_t most,
+                           uint64_t salt, uint32_t *pages)
+{
+    uint64_t parent = PREFIX_ROOT;
+    for (uint32_t i = 0; i < most; i++) {
+        pages[i] =
+            prefix_index_find(index, 0, parent, tokens + (uint64_t)i * index->page_size, salt);
+        if (pages[i] == 0)
+            return i;
+        parent = index->entries[pages[i]].id;
+    }
+    return most;
+}
+
+/* Page `at` of the other groups that need it for a beginning of `length` pages; false when one has
+   it not. */
+static bool find_others(const struct pager *pager, const uint32_t *tokens, uint64_t salt,
+                        uint32_t at, uint32_t length, uint32_t *pages, uint32_t group_stride)
+{
+    const struct prefix_index *index = &pager->index;
+    uint32_t size = index->page_size;
+    for (uint32_t g = 1; g < pager->groups.count; g++) {
+        if (at < page_groups_first(&pager->groups, g, size, length * size))
+            continue;
+        uint32_t page = prefix_index_find(index, g, index->entries[pages[at]].parent,
+                                          tokens + (uint64_t)at * size, salt);
+        if (page == 0)
+            return false;
+        pages[(uint64_t)g * group_stride + at] = page;
+    }
+    return true;
+}
+
+/* First page that any of the other groups needs for a beginning of `length` pages. */
+static uint32_t first_of_others(const struct pager *pager, uint32_t length)
+{
+    uint32_t size = pager->index.page_size, first = length;
+    for (uint32_t g = 1; g < pager->groups.count; g++) {
+        uint32_t own = page_groups_first(&pager->groups, g, size, length * size);
+        first = own < first ? own : first;
+    }
+    return first;
+}
+
 void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t token_count,
-                uint64_t salt, uint32_t *pages, struct pager_match *out)
+                uint64_t salt, uint32_t *pages, uint32_t group_stride, struct pager_match *out)
 {
     CHECK(token_count >= 1);
     uint32_t size = pager->index.page_size;
-    *out = (struct pager_match){.chain = PREFIX_ROOT};
-    uint32_t most = (token_count - 1) / size;
-    while (out->page_count < most) {
-        uint32_t page = prefix_index_find(&pager->index, out->chain,
-                                          tokens + (uint64_t)out->page_count * size, salt);
-        if (page == 0)
-            return;
-        pages[out->page_count++] = page;
-        out->free_count += page_pool_holders(&pager->pool, page) == 0;
-        out->chain = pager->index.entries[page].id;
+    uint32_t length = find_chain(&pager->index, tokens, (token_count - 1) / size, salt, pages);
+    /* Downwards, so that every page is looked up once: where one is missing, no longer beginning
+       has all it needs, and those pages of a shorter one that have been looked up are its own. */
+    for (uint32_t at = length; at > first_of_others(pager, length);) {
+        at--;
+        if (!find_others(pager, tokens, salt, at, length, pages, group_stride))
+            length = at;
+    }
+    *out = (struct pager_match){.page_count = length, .chain = PREFIX_ROOT};
+    if (length > 0)
+        out->chain = pager->index.entries[pages[length - 1]].id;
+    for (uint32_t g = 0; g < pager->groups.count; g++) {
+        const uint32_t *own = pages + (uint64_t)g * group_stride;
+        uint32_t first = page_groups_first(&pager->groups, g, size, length * size);
+        uint32_t held = 0;
+        for (uint32_t i = first; i < length; i++)
+            held += page_pool_holders(&pager->pool, own[i]) > 0;
+        out->held_count += held;
+        out->kept_count += pager->groups.window[g] == 0 ? held : 0;
     }
 }
 
-uint64_t pager_publish(struct pager *pager, uint32_t page, uint64_t chain, const uint32_t *tokens,
-                       uint64_t salt)
+uint64_t pager_publish(struct pager *pager, uint32_t page, uint32_t group, uint64_t chain,
+                       const uint32_t *tokens, uint64_t salt)
 {
+    CHECK(group < pager->groups.count);
     CHECK(page_pool_holders(&pager->pool, page) >= 1);
     CHECK(!pager_findable(pager, page));
-    uint32_t known = prefix_index_find(&pager->index, chain, tokens, salt);
+    uint32_t known = prefix_index_find(&pager->index, group, chain, tokens, salt);
     if (known)
         return pager->index.entries[known].id;
-    uint64_t id = prefix_index_add(&pager->index, page, chain, tokens, salt);
+    uint64_t id = prefix_index_add(&pager->index, page, group, chain, tokens, salt);
     page_pool_set_findable(&pager->pool, page, true);
     return id;
 }
@@ -229,11 +293,12 @@ bool pager_check(const struct pager *pager, const struct page_table *const *tabl
     for (size_t t = 0; t < table_count; t++) {
         for (uint32_t i = 0; i < tables[t]->count; i++) {
             uint32_t page = tables[t]->pages[i];
-            if (page == 0 || page >= pool->page_count) {
-                error_set(error, STATUS_INTERNAL, NULL, "table %zu names page %u", t, page);
+            if ((page == 0) != (i < tables[t]->first) || page >= pool->page_count) {
+                error_set(error, STATUS_INTERNAL, NULL, "table %zu names page %u at %u", t, page,
+                          i);
                 return false;
             }
-            scratch[page]++;
+            scratch[page] += page != 0;
         }
     }
     uint32_t held = 0;

@@ -1,7 +1,8 @@
 /*
  * The pager: a fixed pool of pages, who holds them, and which can be found again by their tokens.
- * Knows tokens and page numbers; no bytes of keys and values, no models, no HTTP. The one header of
- * pager/ that others include, with page_table.h. Engine thread only.
+ * Knows tokens, page numbers and page groups; no bytes of keys and values, no models, no HTTP. The
+ * one header of pager/ that others include, with page_table.h and page_groups.h. Engine thread
+ * only.
  *
  * Every page is free or held. A free page may be cached: still findable, at its place in the LRU,
  * until it is taken for something else. free (cached included) + held = total at all times. All
@@ -11,6 +12,7 @@
 #define QUIRE_PAGER_PAGER_H
 
 #include "base/error.h"
+#include "pager/page_groups.h"
 #include "pager/page_table.h"
 
 #include <stdbool.h>
@@ -20,12 +22,14 @@
 struct pager;
 
 struct pager_options {
-    uint32_t page_count;  /* ids, the null page 0 included: page_count - 1 pages can be held */
-    uint32_t page_size;   /* tokens per page: 8, 16, 32 or 64 */
+    uint32_t page_count; /* ids, the null page 0 included: page_count - 1 pages can be held */
+    uint32_t page_size;  /* tokens per page: 8, 16, 32 or 64 */
+    struct page_groups groups;
     uint64_t hash_key[2]; /* secret of this process */
 };
 
-/* STATUS_INVALID for an unknown page size or fewer than 2 ids, STATUS_IO when memory fails. */
+/* STATUS_INVALID for an unknown page size or fewer than 2 ids, STATUS_IO when memory fails. Groups
+   are checked, not refused. */
 enum status pager_create(const struct pager_options *options, struct pager **out,
                          struct error *error);
 void pager_destroy(struct pager *pager);
@@ -34,15 +38,10 @@ void pager_destroy(struct pager *pager);
 uint64_t pager_memory_bytes(uint32_t page_count, uint32_t page_size);
 
 uint32_t pager_page_size(const struct pager *pager);
-uint32_t pager_total_count(const struct pager *pager);  /* without the null page */
+const struct page_groups *pager_groups(const struct pager *pager); /* as long as the pager lives */
+uint32_t pager_total_count(const struct pager *pager);             /* without the null page */
 uint32_t pager_free_count(const struct pager *pager);   /* without a holder, cached included */
 uint32_t pager_cached_count(const struct pager *pager); /* of those: findable */
-
-/* Pages that `token_count` tokens need. */
-static inline uint32_t pager_pages_for(uint32_t page_size, uint32_t token_count)
-{
-    return token_count / page_size + (token_count % page_size != 0);
-}
 
 /* Take `count` pages into out: all, or none and false. Least recently used first. */
 bool pager_take(struct pager *pager, uint32_t count, uint32_t *out);
@@ -51,22 +50,28 @@ void pager_release(struct pager *pager, uint32_t page);
 uint32_t pager_holders(const struct pager *pager, uint32_t page);
 
 struct pager_match {
-    uint32_t page_count; /* full pages that match, from the beginning */
-    uint32_t free_count; /* of them without a holder: adopting them makes so many fewer free */
+    uint32_t page_count; /* full pages of tokens that match, from the beginning */
+    uint32_t
+        held_count; /* pages of all groups that have a holder: adopting takes none of the free */
+    uint32_t kept_count; /* of those, in groups that see all: they stay until a sequence's end */
     uint64_t chain;      /* parent for the page that follows */
 };
 
-/* The longest chain of findable pages for a prompt, at most token_count - 1 tokens: the last token
-   is always computed, since its logits are wanted. Fills pages [token_count / page_size]; holds
-   nothing and changes no order. The answer is good until the next call that takes pages. */
+/* The longest beginning of a prompt for which every group has what it needs to go on from there:
+   all pages, or with a window those that the next token sees. At most token_count - 1 tokens: the
+   last one is always computed, since its logits are wanted. Group g's pages go to pages +
+   g·group_stride, [token_count / page_size] each, of which [page_groups_first, page_count) are
+   good. Holds nothing and changes no order. The answer is good until the next call that takes
+   pages. */
 void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t token_count,
-                uint64_t salt, uint32_t *pages, struct pager_match *out);
+                uint64_t salt, uint32_t *pages, uint32_t group_stride, struct pager_match *out);
 
-/* Make a held, full, computed page findable as the continuation of `chain`. Returns the chain's new
-   end. When another page with the same content is findable already it stays the one, and ours
+/* Make a held, full, computed page of a group findable as the continuation of `chain`. Returns what
+   continues a chain if the group is 0; the other groups' pages of the same tokens have the same
+   parent. When another page with the same content is findable already it stays the one, and ours
    private. */
-uint64_t pager_publish(struct pager *pager, uint32_t page, uint64_t chain, const uint32_t *tokens,
-                       uint64_t salt);
+uint64_t pager_publish(struct pager *pager, uint32_t page, uint32_t group, uint64_t chain,
+                       const uint32_t *tokens, uint64_t salt);
 
 /* Is the page named by the prefix index? Such a page is full and must not be written. */
 bool pager_findable(const struct pager *pager, uint32_t page);
@@ -75,7 +80,8 @@ bool pager_findable(const struct pager *pager, uint32_t page);
 uint32_t pager_forget(struct pager *pager);
 
 /* Verify everything against the tables that exist: free + held = total, holders equal the tables
-   that name a page, every page in exactly one place, empty pages before cached ones, findable pages
+   that name a page, null pages before a table's first and nowhere else, every page in exactly one
+   place, empty pages before cached ones, findable pages
    and index agree. scratch [page_count]. false with what is wrong in *error. O(pages + table
    entries). */
 bool pager_check(const struct pager *pager, const struct page_table *const *tables,

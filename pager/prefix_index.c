@@ -34,9 +34,10 @@ static inline void sip_word(uint64_t v[4], uint64_t word)
     v[0] ^= word;
 }
 
-/* SipHash-1-3 of the words parent, salt, and the tokens two by two (page sizes are even). */
-static uint64_t hash_key(const struct prefix_index *index, uint64_t parent, const uint32_t *tokens,
-                         uint64_t salt)
+/* SipHash-1-3 of the words parent and salt, the tokens two by two (page sizes are even), and the
+   four bytes of group. */
+static uint64_t hash_key(const struct prefix_index *index, uint32_t group, uint64_t parent,
+                         const uint32_t *tokens, uint64_t salt)
 {
     uint64_t v[4] = {
         index->key[0] ^ 0x736f6d6570736575u,
@@ -48,7 +49,7 @@ static uint64_t hash_key(const struct prefix_index *index, uint64_t parent, cons
     sip_word(v, salt);
     for (uint32_t i = 0; i < index->page_size; i += 2)
         sip_word(v, tokens[i] | (uint64_t)tokens[i + 1] << 32);
-    sip_word(v, (uint64_t)(16 + 4 * index->page_size) << 56);
+    sip_word(v, group | (uint64_t)(20 + 4 * index->page_size) << 56);
     v[2] ^= 0xff;
     sip_round(v);
     sip_round(v);
@@ -85,43 +86,45 @@ static inline uint32_t *tokens_of(const struct prefix_index *index, uint32_t pag
     return index->tokens + (uint64_t)page * index->page_size;
 }
 
-static uint32_t find_in_bucket(const struct prefix_index *index, uint32_t bucket, uint64_t parent,
-                               const uint32_t *tokens, uint64_t salt)
+static uint32_t find_in_bucket(const struct prefix_index *index, uint32_t bucket, uint32_t group,
+                               uint64_t parent, const uint32_t *tokens, uint64_t salt)
 {
     for (uint32_t page = index->buckets[bucket]; page; page = index->entries[page].next) {
         const struct prefix_entry *entry = &index->entries[page];
-        if (entry->parent == parent && entry->salt == salt &&
+        if (entry->parent == parent && entry->salt == salt && entry->group == group &&
             memcmp(tokens_of(index, page), tokens, index->page_size * sizeof *tokens) == 0)
             return page;
     }
     return 0;
 }
 
-static uint32_t bucket_of(const struct prefix_index *index, uint64_t parent, const uint32_t *tokens,
-                          uint64_t salt)
+static uint32_t bucket_of(const struct prefix_index *index, uint32_t group, uint64_t parent,
+                          const uint32_t *tokens, uint64_t salt)
 {
-    return (uint32_t)hash_key(index, parent, tokens, salt) & (index->bucket_count - 1);
+    return (uint32_t)hash_key(index, group, parent, tokens, salt) & (index->bucket_count - 1);
 }
 
-uint32_t prefix_index_find(const struct prefix_index *index, uint64_t parent,
+uint32_t prefix_index_find(const struct prefix_index *index, uint32_t group, uint64_t parent,
                            const uint32_t *tokens, uint64_t salt)
 {
-    return find_in_bucket(index, bucket_of(index, parent, tokens, salt), parent, tokens, salt);
+    uint32_t bucket = bucket_of(index, group, parent, tokens, salt);
+    return find_in_bucket(index, bucket, group, parent, tokens, salt);
 }
 
-uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint64_t parent,
-                          const uint32_t *tokens, uint64_t salt)
+uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t group,
+                          uint64_t parent, const uint32_t *tokens, uint64_t salt)
 {
     CHECK(page > 0 && page < index->page_count);
     struct prefix_entry *entry = &index->entries[page];
     CHECK(entry->id == 0);
-    uint32_t bucket = bucket_of(index, parent, tokens, salt);
-    CHECK(find_in_bucket(index, bucket, parent, tokens, salt) == 0);
+    uint32_t bucket = bucket_of(index, group, parent, tokens, salt);
+    CHECK(find_in_bucket(index, bucket, group, parent, tokens, salt) == 0);
     *entry = (struct prefix_entry){
         .id = ++index->last_id,
         .parent = parent,
         .salt = salt,
         .bucket = bucket,
+        .group = group,
         .next = index->buckets[bucket],
     };
     if (entry->next)

@@ -1,15 +1,17 @@
 /*
- * The prefix index: finds the page that holds the keys and values of given tokens after a given
- * parent page. Private to pager/; engine thread only. Does not know who holds a page.
+ * The prefix index: finds the page of a group that holds the keys and values of given tokens after
+ * a given parent page. Private to pager/; engine thread only. Does not know who holds a page.
  *
- * An entry says: page P holds `tokens` (a full page of them) as continuation of the entry `parent`,
- * under `salt`. Entries are named by a number that is never used twice, so a child whose parent was
- * forgotten can never be found through another page that took the parent's place. The first page of
- * a sequence has parent PREFIX_ROOT. Keys are hashed with SipHash-1-3 (Aumasson, Bernstein 2012)
- * under a secret key, so clients cannot make chains long; a hit is verified by comparing
- * everything.
+ * An entry says: page P holds `tokens` (a full page of them) for the layers of `group`, as
+ * continuation of the entry `parent`, under `salt`. Parents are entries of group 0, whatever the
+ * group: the pages of a prefix in other groups may have gone when it is still continued. Entries
+ * are named by a number that is never used twice, so a child whose parent was forgotten can never
+ * be found through another page that took the parent's place. The first pages of a sequence have
+ * parent PREFIX_ROOT. Keys are hashed with SipHash-1-3 (Aumasson, Bernstein 2012) under a secret
+ * key, so clients cannot make chains long; a hit is verified by comparing everything.
  *
- * Invariants: at most one entry per page, at most one page per (parent, tokens, salt).
+ * Invariants: at most one entry per page, at most one page per (group, parent, tokens,
+ * salt).
  */
 #ifndef QUIRE_PAGER_PREFIX_INDEX_H
 #define QUIRE_PAGER_PREFIX_INDEX_H
@@ -26,6 +28,7 @@ struct prefix_entry {
     uint32_t bucket;
     uint32_t next;     /* page, in the bucket's chain; 0: none */
     uint32_t previous; /* page, 0: the bucket itself */
+    uint32_t group;
 };
 
 struct prefix_index {
@@ -50,14 +53,14 @@ void prefix_index_init(struct prefix_index *index, uint32_t page_count, uint32_t
                        const uint64_t key[2], struct prefix_entry *entries, uint32_t *tokens,
                        uint32_t *buckets);
 
-/* The page that holds tokens [page_size] after `parent`; 0 when there is none. */
-uint32_t prefix_index_find(const struct prefix_index *index, uint64_t parent,
+/* The group's page that holds tokens [page_size] after `parent`; 0 when there is none. */
+uint32_t prefix_index_find(const struct prefix_index *index, uint32_t group, uint64_t parent,
                            const uint32_t *tokens, uint64_t salt);
 
 /* Enter a page that has no entry; there must be none for the same content. Returns the entry's id.
  */
-uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint64_t parent,
-                          const uint32_t *tokens, uint64_t salt);
+uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t group,
+                          uint64_t parent, const uint32_t *tokens, uint64_t salt);
 
 /* Forget the page's entry, which must exist. */
 void prefix_index_remove(struct prefix_index *index, uint32_t page);

@@ -48,7 +48,7 @@ struct plan_kv plan_kv_served(const struct model_config *config, const struct op
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
         .page_size = options->page_size,
-        .grouped = false,
+        .grouped = true,
     };
 }
 
@@ -63,56 +63,26 @@ uint64_t plan_kv_token_bytes(const struct plan_kv *kv)
     return kv->layers * layer_token_bytes(kv);
 }
 
-static uint32_t common_divisor(uint32_t a, uint32_t b)
+static struct model_groups groups_of(const struct plan_kv *kv)
 {
-    while (b) {
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-struct page_groups {
-    uint32_t full, local; /* numbers of groups; pages of a local one are kept for the window only */
-    uint32_t layers;      /* of each */
-    uint64_t local_pages; /* most that a local group keeps: a window may begin within a page */
-};
-
-static struct page_groups page_groups(const struct plan_kv *kv)
-{
-    if (!kv->grouped || !kv->window_layers)
-        return (struct page_groups){.full = 1, .layers = kv->layers};
-    uint32_t layers = common_divisor(kv->layers - kv->window_layers, kv->window_layers);
-    return (struct page_groups){
-        .full = (kv->layers - kv->window_layers) / layers,
-        .local = kv->window_layers / layers,
-        .layers = layers,
-        .local_pages = ((uint64_t)kv->window + kv->page_size - 2) / kv->page_size + 1,
-    };
+    return model_groups_of(kv->layers, kv->grouped ? kv->window_layers : 0, kv->window);
 }
 
 uint64_t plan_kv_page_bytes(const struct plan_kv *kv)
 {
-    return page_groups(kv).layers * layer_token_bytes(kv) * kv->page_size;
+    return groups_of(kv).layers * layer_token_bytes(kv) * kv->page_size;
 }
 
 uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens)
 {
-    struct page_groups groups = page_groups(kv);
-    uint64_t pages = tokens / kv->page_size + (tokens % kv->page_size != 0);
-    uint64_t local = pages < groups.local_pages ? pages : groups.local_pages;
-    return groups.full * pages + groups.local * local;
+    struct model_groups model = groups_of(kv);
+    return page_groups_need(&model.groups, kv->page_size, 1, tokens);
 }
 
 uint64_t plan_kv_tokens(const struct plan_kv *kv, uint64_t pages)
 {
-    struct page_groups groups = page_groups(kv);
-    uint64_t each = pages / (groups.full + groups.local);
-    if (each >= groups.local_pages) /* the windows are full: the rest goes to the other groups */
-        each = groups.full ? (pages - groups.local * groups.local_pages) / groups.full : UINT32_MAX;
-    uint64_t tokens;
-    return bytes_multiply(each, kv->page_size, &tokens) ? clamp(tokens, 0, UINT32_MAX) : UINT32_MAX;
+    struct model_groups model = groups_of(kv);
+    return page_groups_fit(&model.groups, kv->page_size, 1, pages);
 }
 
 /* ---- The budget ---- */
@@ -123,16 +93,21 @@ uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens)
     return bytes_multiply(count, plan_kv_pages(&plan->kv, tokens), &pages) ? pages : UINT64_MAX;
 }
 
-/* Tokens of one sequence that has the whole pool but the null page. */
-static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
+/* Pages of the pool that holds one sequence of `tokens` tokens from its prompt on: with windows it
+   holds most while it is computed in long steps. And the null page. */
+static uint64_t pool_pages(const struct plan *plan, uint64_t tokens)
 {
-    return page_count > 1 ? plan_kv_tokens(&plan->kv, page_count - 1) : 0;
+    struct page_groups groups = groups_of(&plan->kv).groups;
+    return page_groups_need(&groups, plan->kv.page_size, plan->backend.max_batch_rows, tokens) + 1;
 }
 
-/* Bytes of the pool that holds one sequence of `tokens` tokens: its pages and the null page. */
-static uint64_t pool_bytes(const struct plan *plan, uint64_t tokens)
+/* Tokens of one sequence that has the whole pool. */
+static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
 {
-    return (plan_pages(plan, 1, tokens) + 1) * plan->sizes.page;
+    struct page_groups groups = groups_of(&plan->kv).groups;
+    return page_count > 1 ? page_groups_fit(&groups, plan->kv.page_size,
+                                            plan->backend.max_batch_rows, page_count - 1)
+                          : 0;
 }
 
 /* The sizes that depend on the rows of a step and the number of pages. */
@@ -150,6 +125,7 @@ static void size_engine(const struct plan_model *model, struct plan *plan, uint3
         .vocabulary = model->config->vocabulary,
         .page_count = (uint32_t)page_count,
         .page_size = plan->backend.page_size,
+        .groups = groups_of(&plan->kv).groups,
         .max_batch_rows = rows,
         .max_sequences = plan->backend.max_sequences,
         .logits_rows_max = LOGITS_ROWS,
@@ -228,7 +204,7 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
 {
     uint64_t total = plan->total_bytes;
     uint64_t least_tokens = plan->wanted < CONTEXT_LEAST ? plan->wanted : CONTEXT_LEAST;
-    uint64_t held = pool_bytes(plan, least_tokens);
+    uint64_t held = pool_pages(plan, least_tokens) * plan->sizes.page;
     /* While loading, the header and the read buffers are held as well, in place of the pages. */
     uint64_t loading =
         plan->sizes.load_transient + (model->gguf ? gguf_memory_bytes(model->gguf) : 0);
@@ -236,7 +212,9 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     if (total < fixed_bytes(plan) + held)
         return refuse_memory(plan, options, held, error);
 
-    uint64_t most = plan_pages(plan, options->max_seqs, plan->wanted) + 1;
+    /* One prompt is computed at a time, more or less. */
+    uint64_t most =
+        plan_pages(plan, options->max_seqs - 1, plan->wanted) + pool_pages(plan, plan->wanted);
     uint64_t pages = (total - fixed_bytes(plan)) / plan->sizes.page;
     pages = clamp(pages, 0, most < UINT32_MAX ? most : UINT32_MAX);
     /* The pager's own tables grow with the pages. */
@@ -291,7 +269,7 @@ static bool holds(const struct plan_model *model, struct options *options, uint6
 {
     struct plan plan;
     options->memory_bytes = total;
-    return plan_make(model, options, &plan, NULL) == STATUS_OK && plan.wanted >= tokens &&
+    return plan_make(model, options, &plan, NULL) == STATUS_OK && plan.context >= tokens &&
            plan.backend.page_count - 1 >= plan_pages(&plan, count, tokens);
 }
 

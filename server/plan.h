@@ -34,8 +34,8 @@ struct plan_kv plan_kv_served(const struct model_config *config, const struct op
 /* Bytes of one token in all layers; 0 when the format cannot hold heads of that width. */
 uint64_t plan_kv_token_bytes(const struct plan_kv *kv);
 uint64_t plan_kv_page_bytes(const struct plan_kv *kv);
-/* Pages that a sequence of `tokens` tokens holds, and the longest sequence that `pages` pages hold
-   (0 … UINT32_MAX). */
+/* Pages that a sequence of `tokens` tokens holds while it is answered, and the longest sequence
+   that `pages` pages hold (0 … UINT32_MAX). */
 uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens);
 uint64_t plan_kv_tokens(const struct plan_kv *kv, uint64_t pages);
 

@@ -31,7 +31,7 @@ static uint32_t held_with(const struct plan_model *model, const struct options *
     struct options trial = *options;
     struct plan plan;
     trial.max_seqs = max_seqs;
-    if (plan_make(model, &trial, &plan, NULL) != STATUS_OK)
+    if (plan_make(model, &trial, &plan, NULL) != STATUS_OK || plan.context < plan.wanted)
         return 0;
     uint64_t held = (plan.backend.page_count - 1) / plan_pages(&plan, 1, plan.wanted);
     return held < max_seqs ? (uint32_t)held : max_seqs;
@@ -238,7 +238,7 @@ void plan_answer_make(const struct plan_question *question, struct plan_answer *
     if (plan_make(&question->model, &options, &out->plan, NULL) == STATUS_OK) {
         uint64_t each = (out->plan.backend.page_count - 1) / out->users;
         uint64_t tokens = plan_kv_tokens(&own, each);
-        out->tokens_fit = tokens < out->tokens ? tokens : out->tokens;
+        out->tokens_fit = tokens < out->plan.context ? tokens : out->plan.context;
     }
     sum_up(out);
     out->least_bytes = plan_least_bytes(&question->model, &options, out->users, out->tokens);

@@ -93,13 +93,8 @@ static void decode_step(struct bench *bench, uint32_t batch_size, uint32_t posit
 {
     struct workbench *workbench = &bench->workbench;
     for (uint32_t i = 0; i < batch_size; i++) {
-        bench->sequences[i] = (struct batch_sequence){
-            .first_row = i,
-            .row_count = 1,
-            .first_position = position,
-            .pages = workbench->pages + (size_t)i * workbench->pages_each,
-            .page_count = workbench->pages_each,
-        };
+        bench->sequences[i] = workbench_sequence(workbench, i, position, 1);
+        bench->sequences[i].first_row = i;
         bench->inputs[i] = bench->tokens[(position + i) % bench->options->bench_depth];
         bench->rows[i] = i;
     }

@@ -92,11 +92,7 @@ static void score(struct perplexity *p, const float *ours, const float *referenc
 static void forward(struct perplexity *p, struct workbench *bench, uint32_t first_scored,
                     struct batch_sequence *sequence, struct batch *batch)
 {
-    *sequence = (struct batch_sequence){
-        .row_count = p->window,
-        .pages = bench->pages,
-        .page_count = bench->pages_each,
-    };
+    *sequence = workbench_sequence(bench, 0, 0, p->window);
     *batch = (struct batch){
         .row_count = p->window,
         .tokens = p->input,

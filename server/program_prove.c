@@ -61,13 +61,8 @@ static void run_batched(struct prove *prove, uint32_t position, struct batch_seq
 {
     struct workbench *bench = &prove->bench;
     for (uint32_t i = 0; i < prove->batch; i++) {
-        sequences[i] = (struct batch_sequence){
-            .first_row = i,
-            .row_count = 1,
-            .first_position = position,
-            .pages = bench->pages + (size_t)(2 + i) * bench->pages_each,
-            .page_count = bench->pages_each,
-        };
+        sequences[i] = workbench_sequence(bench, 2 + i, position, 1);
+        sequences[i].first_row = i;
         tokens[i] = i ? (prove->tokens[position] + i * 7919) % bench->backend->vocabulary
                       : prove->tokens[position];
         rows[i] = i;

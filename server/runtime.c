@@ -109,8 +109,13 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
                      (unsigned long long)budget->cap_bytes[i]);
         log_info("memory_budget", "total=%llu", (unsigned long long)budget->total_bytes);
     }
-    log_info("kv_pool", "%u pages of %u tokens, context %u, up to %u sequences",
-             plan->backend.page_count - 1, plan->backend.page_size, runtime->context,
+    const struct page_groups *groups = &plan->sizes.groups;
+    char windows[64] = "";
+    if (groups->count > 1)
+        snprintf(windows, sizeof windows, " in %u groups of layers, window %u", groups->count,
+                 groups->window[groups->count - 1]);
+    log_info("kv_pool", "%u pages of %u tokens%s, context %u, up to %u sequences",
+             plan->backend.page_count - 1, plan->backend.page_size, windows, runtime->context,
              options->max_seqs);
 }
 

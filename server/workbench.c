@@ -8,23 +8,21 @@
 #include <string.h>
 
 static enum status reserve(struct workbench *bench, const struct backend_options *backend,
-                           uint64_t total, struct error *error)
+                           const struct model_sizes *sizes, uint64_t total, struct error *error)
 {
-    struct model_sizes sizes;
-    model_sizes(bench->gguf, &bench->config, backend, &sizes);
-    bench->page_bytes = sizes.page;
     /* The callers' rows, and two more that prove compares. */
     uint64_t logits = (backend->logits_rows_max + 2ull) * bench->config.vocabulary * sizeof(float);
     budget_init(&bench->budget, total);
-    enum status status = budget_reserve(&bench->budget, BUDGET_WEIGHTS, sizes.weights, error);
+    enum status status = budget_reserve(&bench->budget, BUDGET_WEIGHTS, sizes->weights, error);
     if (status == STATUS_OK)
         status = budget_reserve(&bench->budget, BUDGET_TOKENIZER,
                                 tokenizer_memory_bytes(bench->tokenizer), error);
     if (status == STATUS_OK)
         status = budget_reserve(&bench->budget, BUDGET_SCRATCH,
-                                sizes.scratch + sizes.load_transient + logits, error);
+                                sizes->scratch + sizes->load_transient + logits, error);
     if (status == STATUS_OK)
-        status = budget_reserve(&bench->budget, BUDGET_KV, backend->page_count * sizes.page, error);
+        status =
+            budget_reserve(&bench->budget, BUDGET_KV, backend->page_count * sizes->page, error);
     return status;
 }
 
@@ -36,22 +34,26 @@ static enum status open_backend(struct workbench *bench, const struct options *o
                          "%u tokens are more than the %u that the model was trained for",
                          shape->positions, bench->config.context);
     bench->page_size = options->page_size;
-    bench->pages_each = (shape->positions + options->page_size - 1) / options->page_size;
-    uint64_t page_count = (uint64_t)shape->sequences * bench->pages_each + 1;
-    if (page_count > UINT32_MAX)
-        return error_set(error, STATUS_INVALID, "tokens", "that is more than fits any memory");
+    bench->table_pages = (shape->positions + options->page_size - 1) / options->page_size;
     struct backend_options backend = {
         .kernels = bench->kernels,
         .workers = bench->workers,
         .backend = shape->backend,
         .page_size = options->page_size,
-        .page_count = (uint32_t)page_count,
         .max_batch_rows = shape->rows,
         .max_sequences = shape->sequences,
         .logits_rows_max = shape->logits_rows,
         .context = shape->positions,
     };
-    enum status status = reserve(bench, &backend, options->memory_bytes, error);
+    struct model_sizes sizes;
+    model_sizes(bench->gguf, &bench->config, &backend, &sizes);
+    bench->page_bytes = sizes.page;
+    bench->pages_each = sizes.groups.count * bench->table_pages;
+    uint64_t page_count = (uint64_t)shape->sequences * bench->pages_each + 1;
+    if (page_count > UINT32_MAX)
+        return error_set(error, STATUS_INVALID, "tokens", "that is more than fits any memory");
+    backend.page_count = (uint32_t)page_count;
+    enum status status = reserve(bench, &backend, &sizes, options->memory_bytes, error);
     if (status != STATUS_OK)
         return status;
     bench->pages = malloc((page_count - 1) * sizeof *bench->pages);
@@ -97,6 +99,18 @@ void workbench_close(struct workbench *bench)
     memset(bench, 0, sizeof *bench);
 }
 
+struct batch_sequence workbench_sequence(const struct workbench *bench, uint32_t sequence,
+                                         uint32_t first_position, uint32_t row_count)
+{
+    return (struct batch_sequence){
+        .row_count = row_count,
+        .first_position = first_position,
+        .pages = bench->pages + (size_t)sequence * bench->pages_each,
+        .page_count = bench->table_pages,
+        .group_stride = bench->table_pages,
+    };
+}
+
 void workbench_run(struct workbench *bench, uint32_t sequence, const uint32_t *tokens,
                    uint32_t first, uint32_t count, float *logits)
 {
@@ -105,12 +119,7 @@ void workbench_run(struct workbench *bench, uint32_t sequence, const uint32_t *t
         uint32_t left = count - done;
         uint32_t rows = left < backend->max_batch_rows ? left : backend->max_batch_rows;
         uint32_t last_row = rows - 1;
-        struct batch_sequence piece = {
-            .row_count = rows,
-            .first_position = first + done,
-            .pages = bench->pages + (size_t)sequence * bench->pages_each,
-            .page_count = bench->pages_each,
-        };
+        struct batch_sequence piece = workbench_sequence(bench, sequence, first + done, rows);
         struct batch batch = {
             .row_count = rows,
             .tokens = tokens + done,

@@ -29,9 +29,10 @@ struct workbench {
     struct tokenizer *tokenizer;
     struct backend *backend;
     uint32_t page_size;
-    uint32_t pages_each; /* pages per sequence */
+    uint32_t table_pages; /* of one page group */
+    uint32_t pages_each;  /* pages per sequence, of all groups; windows are kept whole */
     uint64_t page_bytes;
-    uint32_t *pages; /* [sequences][pages_each]: each sequence's page table, all different */
+    uint32_t *pages; /* [sequences][groups][table_pages]: page tables, all different */
 };
 
 /* Errors as runtime_create's; STATUS_INVALID (param "memory") when it would not fit the budget. On
@@ -39,6 +40,10 @@ struct workbench {
 enum status workbench_open(const struct options *options, const struct workbench_shape *shape,
                            struct workbench *out, struct error *error);
 void workbench_close(struct workbench *bench);
+
+/* Rows of one sequence for a batch; first_row is the caller's. */
+struct batch_sequence workbench_sequence(const struct workbench *bench, uint32_t sequence,
+                                         uint32_t first_position, uint32_t row_count);
 
 /* Run `count` tokens of one sequence at positions first … first+count-1, in pieces of at most the
    shape's rows. With `logits` the row of the last token is written there, [vocabulary]. */

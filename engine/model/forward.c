@@ -129,6 +129,8 @@ static void key_value_unit(const struct forward *forward, uint32_t layer, const 
     uint32_t end = first + forward->unit_heads < config->kv_heads ? first + forward->unit_heads
                                                                   : config->kv_heads;
     uint32_t group = first * dim / KERNEL_ROW_GROUP, groups = forward_groups((end - first) * dim);
+    struct kv_place place = forward->places[layer];
+    const uint64_t *slots = forward->slots + (size_t)place.group * forward->slot_stride;
     struct activations input = activations_of(tile, tile->work.normed, config->embedding);
     forward->kernels->matmul(&weights->k, &input, 0, tile->rows, group, groups, false,
                              tile->work.keys, width);
@@ -143,7 +145,7 @@ static void key_value_unit(const struct forward *forward, uint32_t layer, const 
                         weights->k_norm);
             if (weights->v_bias != NULL)
                 forward->kernels->add(value, weights->v_bias + head * dim, dim);
-            forward->kernels->kv_store(&forward->kv, layer, head, forward->slots[tile->first + row],
+            forward->kernels->kv_store(&forward->kv, place.layer, head, slots[tile->first + row],
                                        key, value);
         }
     }
@@ -183,13 +185,14 @@ void forward_attention(const struct forward *forward, uint32_t layer,
 {
     const struct model_config *config = &forward->details.config;
     const struct batch_sequence *sequence = &forward->batch->sequences[queries->sequence];
+    struct kv_place place = forward->places[layer];
     uint32_t group = config->heads / config->kv_heads;
     size_t width = query_width(forward), head = (size_t)kv_head * group * config->head_dim;
     struct attention_task task = {
         .kv = &forward->kv,
-        .layer = layer,
+        .layer = place.layer,
         .kv_head = kv_head,
-        .pages = sequence->pages,
+        .pages = sequence->pages + (size_t)place.group * sequence->group_stride,
         .first_position = forward->positions[queries->row],
         .query_count = queries->count,
         .group = group,

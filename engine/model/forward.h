@@ -13,8 +13,10 @@
 #ifndef QUIRE_ENGINE_MODEL_FORWARD_H
 #define QUIRE_ENGINE_MODEL_FORWARD_H
 
+#include "base/limits.h"
 #include "engine/batch.h"
 #include "engine/model/architecture.h"
+#include "engine/model/kv_groups.h"
 #include "engine/model/weights.h"
 
 #include <stdint.h>
@@ -25,6 +27,8 @@ struct forward {
     struct model_details details;
     struct weights weights;
     struct kv_layout kv;
+    uint32_t groups; /* of pages */
+    struct kv_place places[LIMIT_LAYERS];
     double frequencies[2][MODEL_HEAD_DIM_MAX / 2]; /* [0] all layers, or [1] those with a window */
     float magnitude[2];
     uint32_t bases;      /* 1 or 2: RoPE tables in use */
@@ -37,7 +41,8 @@ struct forward {
     float *attended;            /* [rows][heads·head_dim]; in the last layer [logits rows] */
     float *hidden;              /* [logits rows][embedding] of the last layer, at the end normed */
     float *cosine[2], *sine[2]; /* [rows][rotary/2] */
-    uint64_t *slots;            /* [rows] page·page_size + offset */
+    uint64_t *slots;            /* [groups][rows] page·page_size + offset */
+    uint32_t slot_stride;       /* rows of a batch at most */
     uint32_t *positions;        /* [rows] */
     /* the step */
     const struct batch *batch;

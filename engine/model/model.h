@@ -13,6 +13,7 @@
 #include "engine/batch.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/gguf.h"
+#include "pager/page_groups.h"
 
 #include <stdint.h>
 
@@ -39,12 +40,24 @@ struct model_config {
 
 enum status model_describe(const struct gguf *gguf, struct model_config *out, struct error *error);
 
+/* How a model's layers divide into page groups. */
+struct model_groups {
+    struct page_groups groups;
+    uint32_t layers; /* places for layers in a page; in the last group some may stay unused */
+};
+
+/* Groups of equally many layers, those that see all first; all layers have the same window. A model
+   is one group and kept whole when no layer has a window, when none sees all, or when there would
+   be too many groups. */
+struct model_groups model_groups_of(uint32_t layers, uint32_t window_layers, uint32_t window);
+
 /* Sizes for the budget, before anything large is allocated. All in bytes. */
 struct model_sizes {
-    uint64_t weights;        /* packed weights, norms, RoPE tables */
-    uint64_t scratch;        /* activations for max_batch_rows rows, attention scratch per thread,
-                                logits_rows_max rows of logits are NOT included (the engine's) */
-    uint64_t page;           /* one KV page over all layers */
+    uint64_t weights; /* packed weights, norms, RoPE tables */
+    uint64_t scratch; /* activations for max_batch_rows rows, attention scratch per thread,
+                         logits_rows_max rows of logits are NOT included (the engine's) */
+    uint64_t page;    /* one KV page: page_size tokens for the layers of one group */
+    struct page_groups groups;
     uint64_t load_transient; /* read buffers, freed when loading ends */
 };
 

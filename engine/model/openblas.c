@@ -10,7 +10,9 @@
  */
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/limits.h"
 #include "engine/model/backends.h"
+#include "engine/model/kv_groups.h"
 #include "engine/model/memory.h"
 #include "engine/model/weights.h"
 
@@ -31,11 +33,13 @@ struct openblas {
     void *library;
     sgemm_fn *sgemm;
     struct model_details details;
+    struct kv_place places[LIMIT_LAYERS];
     struct weights weights;
     struct workers *workers;
     double frequencies[2][MODEL_HEAD_DIM_MAX / 2]; /* [1]: layers with a window, own base */
     float magnitude[2];
-    /* keys and values: page, layer, KV head, then keys [page_size][head_dim], values the same */
+    /* keys and values: page, layer of its group, KV head, then keys [page_size][head_dim], values
+     * the same */
     float *pool;
     uint64_t pool_bytes;
     uint64_t page_floats;
@@ -87,7 +91,7 @@ static uint64_t carve(struct openblas *model, const struct model_details *detail
 
 static uint64_t page_floats(const struct model_config *config, uint32_t page_size)
 {
-    return 2ull * config->layers * config->kv_heads * page_size * config->head_dim;
+    return 2ull * kv_groups_of(config).layers * config->kv_heads * page_size * config->head_dim;
 }
 
 void openblas_sizes(const struct model_details *details, const struct backend_options *options,
@@ -96,6 +100,7 @@ void openblas_sizes(const struct model_details *details, const struct backend_op
     struct openblas model = {0};
     out->scratch =
         memory_map_bytes(carve(&model, details, options, NULL) * sizeof(float)) + sizeof model;
+    out->groups = kv_groups_of(&details->config).groups;
     out->page = page_floats(&details->config, options->page_size) * sizeof(float);
 }
 
@@ -106,8 +111,10 @@ static float *key_at(const struct openblas *model, const struct batch_sequence *
     const struct model_config *config = &model->details.config;
     uint32_t size = model->base.page_size;
     uint64_t plane = (uint64_t)size * config->head_dim;
-    return model->pool + sequence->pages[position / size] * model->page_floats +
-           ((uint64_t)layer * config->kv_heads + head) * 2 * plane +
+    struct kv_place place = model->places[layer];
+    const uint32_t *pages = sequence->pages + (size_t)place.group * sequence->group_stride;
+    return model->pool + pages[position / size] * model->page_floats +
+           ((uint64_t)place.layer * config->kv_heads + head) * 2 * plane +
            (uint64_t)(position % size) * config->head_dim;
 }
 
@@ -402,6 +409,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
     if (model == NULL)
         return error_set(error, STATUS_IO, NULL, "no memory for the backend");
     model->details = *start->details;
+    kv_groups_places(start->details, model->places);
     model->workers = options->workers;
     model->context = options->context;
     struct weights_loader loader = {start->gguf,        start->details, options->kernels,
@@ -426,6 +434,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .groups = kv_groups_of(&start->details->config).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max,

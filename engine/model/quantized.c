@@ -113,7 +113,8 @@ static void carve_scratch(struct quantized *model, const struct model_details *d
         forward->cosine[base] = carve(carver, rows * (config->rotary / 2), f);
         forward->sine[base] = carve(carver, rows * (config->rotary / 2), f);
     }
-    forward->slots = carve(carver, rows, sizeof forward->slots[0]);
+    uint32_t groups = kv_groups_of(config).groups.count;
+    forward->slots = carve(carver, groups * rows, sizeof forward->slots[0]);
     forward->positions = carve(carver, rows, sizeof forward->positions[0]);
     model->query_tiles[0] = carve(carver, rows, sizeof model->query_tiles[0][0]);
     model->query_tiles[1] = carve(carver, rows, sizeof model->query_tiles[1][0]);
@@ -143,8 +144,10 @@ void quantized_sizes(const struct model_details *details, const struct backend_o
     struct carver carver = {NULL, 0};
     carve_scratch(&model, details, options, &carver);
     out->scratch = memory_map_bytes(carver.used) + sizeof model;
-    out->page = kv_page_bytes(details->config.layers, details->config.kv_heads,
-                              details->config.head_dim, options->page_size);
+    struct model_groups groups = kv_groups_of(&details->config);
+    out->groups = groups.groups;
+    out->page = kv_page_bytes(groups.layers, details->config.kv_heads, details->config.head_dim,
+                              options->page_size);
 }
 
 /* The workspace of one thread: its rows of the shared one. */
@@ -174,12 +177,17 @@ static void plan_rows(struct forward *forward, const struct batch *batch)
         const struct batch_sequence *sequence = &batch->sequences[s];
         CHECK((uint64_t)sequence->page_count * page_size >=
               (uint64_t)sequence->first_position + sequence->row_count);
-        for (uint32_t i = 0; i < sequence->row_count; ++i) {
-            uint32_t position = sequence->first_position + i;
-            uint32_t row = sequence->first_row + i;
-            forward->positions[row] = position;
-            forward->slots[row] =
-                (uint64_t)sequence->pages[position / page_size] * page_size + position % page_size;
+        CHECK(forward->groups == 1 || sequence->group_stride >= sequence->page_count);
+        for (uint32_t i = 0; i < sequence->row_count; ++i)
+            forward->positions[sequence->first_row + i] = sequence->first_position + i;
+        for (uint32_t g = 0; g < forward->groups; ++g) {
+            const uint32_t *pages = sequence->pages + (size_t)g * sequence->group_stride;
+            uint64_t *slots =
+                forward->slots + (size_t)g * forward->slot_stride + sequence->first_row;
+            for (uint32_t i = 0; i < sequence->row_count; ++i) {
+                uint32_t position = sequence->first_position + i;
+                slots[i] = (uint64_t)pages[position / page_size] * page_size + position % page_size;
+            }
         }
     }
 }
@@ -668,11 +676,15 @@ static enum status map_memory(struct quantized *model, const struct backend_star
         return status;
     carver = (struct carver){model->scratch, 0};
     carve_scratch(model, start->details, options, &carver);
+    struct model_groups groups = kv_groups_of(config);
+    kv_groups_places(start->details, forward->places);
+    forward->groups = groups.groups.count;
+    forward->slot_stride = options->max_batch_rows;
     forward->kv = (struct kv_layout){
         .page_bytes =
-            kv_page_bytes(config->layers, config->kv_heads, config->head_dim, options->page_size),
+            kv_page_bytes(groups.layers, config->kv_heads, config->head_dim, options->page_size),
         .page_size = options->page_size,
-        .layers = config->layers,
+        .layers = groups.layers,
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
     };
@@ -715,6 +727,7 @@ enum status quantized_create(const struct backend_start *start, struct backend *
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .groups = kv_groups_of(&start->details->config).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max,

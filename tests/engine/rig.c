@@ -144,12 +144,16 @@ struct rig *rig_create(const struct rig_options *options)
     struct rig *rig = calloc(1, sizeof *rig);
     CHECK(rig);
     rig->options = *options;
-    uint32_t pool = options->page_count * options->page_size;
+    struct page_groups groups = options->groups;
+    groups.count += groups.count == 0;
+    uint32_t pool = page_groups_fit(&groups, options->page_size, options->max_batch_tokens,
+                                    options->page_count);
     rig->max_length = options->context && options->context < pool ? options->context : pool;
     struct scripted_options scripted = {
         .vocabulary = RIG_VOCABULARY,
         .page_count = options->page_count + 1,
         .page_size = options->page_size,
+        .groups = groups,
         .max_batch_rows = options->max_batch_tokens,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max ? options->logits_rows_max : 3,
@@ -159,6 +163,7 @@ struct rig *rig_create(const struct rig_options *options)
     struct pager_options pager = {
         .page_count = options->page_count + 1,
         .page_size = options->page_size,
+        .groups = groups,
         .hash_key = {11, 13},
     };
     struct error error;
@@ -266,9 +271,12 @@ static void check_writes(const struct rig *rig, const struct schedule *schedule)
     for (uint32_t i = 0; i < schedule->batch.sequence_count; i++) {
         const struct batch_sequence *rows = &schedule->batch.sequences[i];
         for (uint32_t r = 0; r < rows->row_count; r++) {
-            uint32_t page = rows->pages[(rows->first_position + r) / size];
-            CHECK(pager_holders(rig->pager, page) == 1);
-            CHECK(!pager_findable(rig->pager, page));
+            for (uint32_t g = 0; g < pager_groups(rig->pager)->count; g++) {
+                uint32_t page =
+                    rows->pages[(size_t)g * rows->group_stride + (rows->first_position + r) / size];
+                CHECK(pager_holders(rig->pager, page) == 1);
+                CHECK(!pager_findable(rig->pager, page));
+            }
         }
     }
 }

@@ -58,6 +58,7 @@ void rig_check_answers(const struct completion *completion, const struct rig_req
 struct rig_options {
     uint32_t page_count; /* usable ones */
     uint32_t page_size;
+    struct page_groups groups; /* count 0: one */
     uint32_t max_sequences;
     uint32_t max_batch_tokens;
     uint32_t context;            /* 0: what the pool holds */

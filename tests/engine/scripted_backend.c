@@ -18,8 +18,8 @@ struct slot {
     uint64_t first;  /* layer 1: token and position */
     uint64_t second; /* layer 2: digest of `first` of all positions up to this one */
     uint32_t token;
-    uint32_t
-        written; /* 1: computed. A page's slots are never cleared: stale data must not matter */
+    uint32_t written; /* group + 1: computed. A page's slots are never cleared: stale data must not
+                         matter */
 };
 
 struct script {
@@ -92,13 +92,33 @@ void scripted_logits(const uint32_t *tokens, uint32_t count, uint32_t vocabulary
 }
 
 static struct slot *slot_of(struct scripted_backend *self, const struct batch_sequence *sequence,
-                            uint32_t position)
+                            uint32_t group, uint32_t position)
 {
     uint32_t size = self->options.page_size;
     CHECK(position / size < sequence->page_count);
-    uint32_t page = sequence->pages[position / size];
+    CHECK(group == 0 || sequence->group_stride >= sequence->page_count);
+    uint32_t page = sequence->pages[(size_t)group * sequence->group_stride + position / size];
     CHECK(page > 0 && page < self->options.page_count);
     return &self->slots[(size_t)page * size + position % size];
+}
+
+/* The position was computed: the other groups get what the first has, and those before that its
+   window reaches are still there. */
+static void write_others(struct scripted_backend *self, const struct batch_sequence *sequence,
+                         uint32_t position)
+{
+    for (uint32_t g = 1; g < self->options.groups.count; g++) {
+        uint32_t window = self->options.groups.window[g];
+        uint32_t first = window && position >= window ? position + 1 - window : 0;
+        *slot_of(self, sequence, g, position) = *slot_of(self, sequence, 0, position);
+        slot_of(self, sequence, g, position)->written = g + 1;
+        for (uint32_t p = first; p <= position; p++) {
+            struct slot own = *slot_of(self, sequence, g, p);
+            CHECK(own.written == g + 1);
+            own.written = 1;
+            CHECK(memcmp(&own, slot_of(self, sequence, 0, p), sizeof own) == 0);
+        }
+    }
 }
 
 /* Caller holds the lock. */
@@ -139,7 +159,7 @@ static void collect_row(struct scripted_backend *self, const struct batch_sequen
     row->digest = 0;
     row->scripted = false;
     for (uint32_t i = 0; i <= position; i++) {
-        const struct slot *slot = slot_of(self, sequence, i);
+        const struct slot *slot = slot_of(self, sequence, 0, i);
         CHECK(slot->written == 1);
         row->digest += weigh(slot->second, i);
         self->history[i] = slot->token;
@@ -202,19 +222,20 @@ static void scripted_forward(struct backend *backend, const struct batch *batch)
         const struct batch_sequence *sequence = &batch->sequences[i];
         uint64_t below = 0;
         for (uint32_t p = 0; p < sequence->first_position; p++) {
-            const struct slot *slot = slot_of(self, sequence, p);
+            const struct slot *slot = slot_of(self, sequence, 0, p);
             CHECK(slot->written == 1);
             below += weigh(slot->first, p);
         }
         for (uint32_t r = 0; r < sequence->row_count; r++) {
             uint32_t position = sequence->first_position + r;
             uint32_t row = sequence->first_row + r;
-            struct slot *slot = slot_of(self, sequence, position);
+            struct slot *slot = slot_of(self, sequence, 0, position);
             slot->token = batch->tokens[row];
             slot->first = first_layer(slot->token, position);
             below += weigh(slot->first, position);
             slot->second = below;
             slot->written = 1;
+            write_others(self, sequence, position);
             if (logits_row < batch->logits_row_count && batch->logits_rows[logits_row] == row)
                 collect_row(self, sequence, position, &self->rows[logits_row++]);
         }
@@ -288,6 +309,8 @@ struct backend *scripted_backend_create(const struct scripted_options *options)
         return NULL;
     size_t slot_count = (size_t)options->page_count * options->page_size;
     self->options = *options;
+    if (self->options.groups.count == 0)
+        self->options.groups.count = 1;
     self->slots = calloc(slot_count, sizeof *self->slots);
     self->rows = calloc(options->max_batch_rows, sizeof *self->rows);
     self->history = calloc(slot_count, sizeof *self->history);
@@ -300,6 +323,7 @@ struct backend *scripted_backend_create(const struct scripted_options *options)
         .vocabulary = options->vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .groups = self->options.groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max,

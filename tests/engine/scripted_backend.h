@@ -4,7 +4,9 @@
  * Two kinds of answers. History mode: every position leaves a fake key and value in its page slot
  * (two "layers", the second a digest of the first up to it), and the logits are a digest of all
  * slots that the page table reaches. A wrong page, a lost page copy, a wrong position, a slot that
- * was not computed or a shared page written by another therefore gives other tokens. Scripted mode:
+ * was not computed or a shared page written by another therefore gives other tokens. Page groups
+ * with a window get the same slots, and at every row those that it sees must equal the first
+ * group's. Scripted mode:
  * where the tokens found in the pages begin with a registered prompt (or hold the echo token), the
  * row's logits force the script's next id; the longest registered prompt wins.
  *
@@ -25,6 +27,7 @@ struct scripted_options {
     uint32_t vocabulary; /* >= 2 */
     uint32_t page_count; /* null page included */
     uint32_t page_size;
+    struct page_groups groups; /* count 0: one */
     uint32_t max_batch_rows;
     uint32_t max_sequences;
     uint32_t logits_rows_max; /* >= 1 */

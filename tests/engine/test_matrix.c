@@ -80,6 +80,7 @@ static struct {
     const struct kernels *const *kernels; /* NULL-terminated, those that are tried */
     uint32_t levels[DIMENSIONS];
     uint32_t vocabulary;
+    uint32_t groups;        /* of pages */
     struct request ours[2]; /* greedy, at a temperature */
     struct request others[OTHERS];
 } model;
@@ -160,18 +161,18 @@ static struct sampling_params params_of(const struct request *request)
 
 static void answer_naively(struct backend *backend, struct request *request, uint32_t choice)
 {
-    uint32_t tokens[CONTEXT], pages[CONTEXT / 16];
+    uint32_t tokens[CONTEXT], pages[PAGE_GROUPS_MAX * CONTEXT / 16];
     struct sampling_params params = params_of(request);
     uint64_t bytes = (sampler_workspace_bytes(backend->vocabulary) + 63) & ~(uint64_t)63;
     void *workspace = aligned_alloc(64, bytes);
     float *logits = malloc(backend->vocabulary * sizeof *logits);
     ck_assert(workspace && logits);
     memcpy(tokens, request->prompt, request->prompt_count * sizeof *tokens);
-    for (uint32_t i = 0; i < CONTEXT / 16; i++)
+    for (uint32_t i = 0; i < PAGE_GROUPS_MAX * CONTEXT / 16; i++)
         pages[i] = 1 + i;
     for (uint32_t i = 0; i < request->answer_count; i++) {
         uint32_t count = request->prompt_count + i, last = count - 1;
-        struct batch_sequence all = {0, count, 0, pages, CONTEXT / 16};
+        struct batch_sequence all = {0, count, 0, pages, CONTEXT / 16, CONTEXT / 16};
         struct batch batch = {count, tokens, 1, &all, 1, &last};
         backend->ops->forward(backend, &batch);
         backend->ops->logits(backend, 0, 1, logits);
@@ -229,8 +230,9 @@ static void expect(const struct kernels *const *kernels)
         [SAMPLING] = 2,
     };
     memcpy(model.levels, levels, sizeof levels);
-    serve(&served, kernels[0], 1, 16, 1 + CONTEXT / 16);
+    serve(&served, kernels[0], 1, 16, 1 + PAGE_GROUPS_MAX * CONTEXT / 16);
     model.vocabulary = served.backend->vocabulary;
+    model.groups = served.backend->groups.count;
     for (uint32_t i = 0; i < 2; i++) {
         make_request(&model.ours[i], 100, PROMPT, ANSWER, i ? 0.8f : 0);
         for (uint32_t choice = 0; choice < CHOICES; choice++)
@@ -427,7 +429,7 @@ static void run(const struct combination *c)
     struct error error;
     uint32_t each = (CONTEXT + value(c, PAGE) - 1) / value(c, PAGE);
     serve(&served, model.kernels[c->at[KERNELS]], value(c, THREADS), value(c, PAGE),
-          1 + each * (CHOICES + OTHERS + 2) + OTHERS);
+          1 + (each * (CHOICES + OTHERS + 2) + OTHERS) * model.groups);
     struct engine_options options = {
         .backend = served.backend,
         .workers = served.workers,

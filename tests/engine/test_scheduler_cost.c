@@ -59,6 +59,7 @@ static double measure(const struct load *load)
     struct pager_options pager_options = {
         .page_count = load->pages_short ? SEQUENCES * 32 : 20000,
         .page_size = 16,
+        .groups = {.count = 1},
         .hash_key = {1, 2},
     };
     struct pager *pager;

@@ -14,7 +14,8 @@ static uint32_t scratch[16];
 
 static void setup(void)
 {
-    struct pager_options options = {.page_count = 6, .page_size = SIZE, .hash_key = {1, 2}};
+    struct pager_options options = {
+        .page_count = 6, .page_size = SIZE, .groups = {.count = 1}, .hash_key = {1, 2}};
     struct error error;
     ck_assert_int_eq(pager_create(&options, &pager, &error), STATUS_OK);
     a = (struct page_table){.pages = storage[0], .capacity = 8};
@@ -27,9 +28,9 @@ static void teardown(void)
     const struct page_table *const tables[] = {&a, &b, &c};
     struct error error;
     ck_assert_msg(pager_check(pager, tables, 3, scratch, &error), "%s", error.message);
-    page_table_release(&a, pager);
-    page_table_release(&b, pager);
-    page_table_release(&c, pager);
+    page_tables_release(&a, 1, pager);
+    page_tables_release(&b, 1, pager);
+    page_tables_release(&c, 1, pager);
     ck_assert_uint_eq(pager_free_count(pager), pager_total_count(pager));
     ck_assert_msg(pager_check(pager, NULL, 0, scratch, &error), "%s", error.message);
     pager_destroy(pager);
@@ -54,14 +55,15 @@ START_TEST(a_fork_shares_and_the_first_write_splits)
     page_table_fork(&c, pager, &a);
     ck_assert_uint_eq(pager_free_count(pager), 3);
     ck_assert_uint_eq(pager_holders(pager, a.pages[1]), 3);
-    uint32_t from = 0, to = 0, shared = a.pages[1];
-    ck_assert_int_eq(page_table_own(&b, pager, 1, &from, &to), PAGE_OWN_COPY);
-    ck_assert_uint_eq(from, shared);
-    ck_assert_uint_eq(to, b.pages[1]);
-    ck_assert_uint_ne(to, shared);
-    ck_assert_int_eq(page_table_own(&c, pager, 1, &from, &to), PAGE_OWN_COPY);
+    struct page_copy copy = {0, 0};
+    uint32_t shared = a.pages[1];
+    ck_assert_int_eq(page_table_own(&b, pager, 1, &copy), PAGE_OWN_COPY);
+    ck_assert_uint_eq(copy.from, shared);
+    ck_assert_uint_eq(copy.to, b.pages[1]);
+    ck_assert_uint_ne(copy.to, shared);
+    ck_assert_int_eq(page_table_own(&c, pager, 1, &copy), PAGE_OWN_COPY);
     /* The last one writes in place. */
-    ck_assert_int_eq(page_table_own(&a, pager, 1, &from, &to), PAGE_OWN_ALREADY);
+    ck_assert_int_eq(page_table_own(&a, pager, 1, &copy), PAGE_OWN_ALREADY);
     ck_assert_uint_eq(a.pages[1], shared);
     ck_assert_uint_eq(pager_holders(pager, a.pages[0]), 3); /* heads stay shared */
 }
@@ -71,12 +73,13 @@ START_TEST(no_room_for_a_copy_changes_nothing)
 {
     ck_assert(page_table_grow(&a, pager, 5));
     page_table_fork(&b, pager, &a);
-    uint32_t from = 77, to = 88, page = b.pages[4];
-    ck_assert_int_eq(page_table_own(&b, pager, 4, &from, &to), PAGE_OWN_NO_ROOM);
+    struct page_copy copy = {77, 88};
+    uint32_t page = b.pages[4];
+    ck_assert_int_eq(page_table_own(&b, pager, 4, &copy), PAGE_OWN_NO_ROOM);
     ck_assert_uint_eq(b.pages[4], page);
     ck_assert_uint_eq(pager_holders(pager, page), 2);
-    ck_assert_uint_eq(from, 77);
-    ck_assert_uint_eq(to, 88);
+    ck_assert_uint_eq(copy.from, 77);
+    ck_assert_uint_eq(copy.to, 88);
 }
 END_TEST
 
@@ -86,17 +89,17 @@ START_TEST(heads_outlive_tails)
     ck_assert(page_table_grow(&a, pager, 3));
     uint64_t chain = 0;
     for (uint32_t i = 0; i < 3; i++)
-        chain = pager_publish(pager, a.pages[i], chain, tokens + i * SIZE, 0);
-    page_table_release(&a, pager);
+        chain = pager_publish(pager, a.pages[i], 0, chain, tokens + i * SIZE, 0);
+    page_tables_release(&a, 1, pager);
     ck_assert_uint_eq(pager_cached_count(pager), 3);
     /* Two empty pages go first, then the tail of the chain. */
     ck_assert(page_table_grow(&b, pager, 3));
     uint32_t pages[3];
     struct pager_match match;
-    pager_find(pager, tokens, 3 * SIZE, 0, pages, &match);
+    pager_find(pager, tokens, 3 * SIZE, 0, pages, 0, &match);
     ck_assert_uint_eq(match.page_count, 2);
     ck_assert(page_table_grow(&b, pager, 1));
-    pager_find(pager, tokens, 3 * SIZE, 0, pages, &match);
+    pager_find(pager, tokens, 3 * SIZE, 0, pages, 0, &match);
     ck_assert_uint_eq(match.page_count, 1);
 }
 END_TEST

@@ -37,30 +37,30 @@ START_TEST(an_entry_is_found_by_parent_tokens_and_salt_together)
 {
     if (_i == 1)
         prefixes.bucket_count = 1; /* the comparison alone must tell them apart */
-    uint64_t root = prefix_index_add(&prefixes, 7, PREFIX_ROOT, run(100), 1);
-    uint64_t child = prefix_index_add(&prefixes, 3, root, run(200), 1);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, PREFIX_ROOT, run(100), 1), 7);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, root, run(200), 1), 3);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, PREFIX_ROOT, run(200), 1), 0);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, child, run(200), 1), 0);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, root, run(201), 1), 0);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, root, run(200), 2), 0);
+    uint64_t root = prefix_index_add(&prefixes, 7, 0, PREFIX_ROOT, run(100), 1);
+    uint64_t child = prefix_index_add(&prefixes, 3, 0, root, run(200), 1);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, PREFIX_ROOT, run(100), 1), 7);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, root, run(200), 1), 3);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, PREFIX_ROOT, run(200), 1), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, child, run(200), 1), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, root, run(201), 1), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, root, run(200), 2), 0);
     ck_assert(prefix_index_consistent(&prefixes));
 }
 END_TEST
 
 START_TEST(a_child_is_not_found_through_a_page_that_took_its_parents_place)
 {
-    uint64_t old = prefix_index_add(&prefixes, 1, PREFIX_ROOT, run(10), 0);
-    prefix_index_add(&prefixes, 2, old, run(20), 0);
+    uint64_t old = prefix_index_add(&prefixes, 1, 0, PREFIX_ROOT, run(10), 0);
+    prefix_index_add(&prefixes, 2, 0, old, run(20), 0);
     prefix_index_remove(&prefixes, 1);
-    uint64_t other = prefix_index_add(&prefixes, 1, PREFIX_ROOT, run(90), 0);
+    uint64_t other = prefix_index_add(&prefixes, 1, 0, PREFIX_ROOT, run(90), 0);
     ck_assert_uint_ne(other, old);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, other, run(20), 0), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, other, run(20), 0), 0);
     /* Nor when the same content is computed again: the number is another. */
     prefix_index_remove(&prefixes, 1);
-    uint64_t again = prefix_index_add(&prefixes, 1, PREFIX_ROOT, run(10), 0);
-    ck_assert_uint_eq(prefix_index_find(&prefixes, again, run(20), 0), 0);
+    uint64_t again = prefix_index_add(&prefixes, 1, 0, PREFIX_ROOT, run(10), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, again, run(20), 0), 0);
     ck_assert(prefix_index_consistent(&prefixes));
 }
 END_TEST
@@ -70,7 +70,7 @@ START_TEST(removal_from_any_place_of_a_chain_leaves_the_others)
     /* One bucket for all: chains as long as the index. */
     prefixes.bucket_count = 1;
     for (uint32_t page = 1; page < PAGES; page++)
-        prefix_index_add(&prefixes, page, PREFIX_ROOT, run(page * 100), 0);
+        prefix_index_add(&prefixes, page, 0, PREFIX_ROOT, run(page * 100), 0);
     ck_assert(prefix_index_consistent(&prefixes));
     srand(5);
     bool there[PAGES] = {false};
@@ -84,7 +84,7 @@ START_TEST(removal_from_any_place_of_a_chain_leaves_the_others)
         there[page] = false;
         ck_assert(prefix_index_consistent(&prefixes));
         for (uint32_t i = 1; i < PAGES; i++)
-            ck_assert_uint_eq(prefix_index_find(&prefixes, PREFIX_ROOT, run(i * 100), 0),
+            ck_assert_uint_eq(prefix_index_find(&prefixes, 0, PREFIX_ROOT, run(i * 100), 0),
                               there[i] ? i : 0);
     }
 }
@@ -95,7 +95,7 @@ START_TEST(keys_spread_over_the_buckets)
     /* Sequential contents in 39 entries and 64 buckets: a chain of more than 6 would be a bad hash.
      */
     for (uint32_t page = 1; page < PAGES; page++)
-        prefix_index_add(&prefixes, page, PREFIX_ROOT, run(page), 0);
+        prefix_index_add(&prefixes, page, 0, PREFIX_ROOT, run(page), 0);
     for (uint32_t bucket = 0; bucket < 64; bucket++) {
         unsigned length = 0;
         for (uint32_t page = buckets[bucket]; page; page = entries[page].next)
@@ -112,7 +112,7 @@ START_TEST(another_key_gives_other_chains)
         setup();
         prefixes.key[0] += round;
         for (uint32_t page = 1; page < PAGES; page++) {
-            prefix_index_add(&prefixes, page, PREFIX_ROOT, run(page), 0);
+            prefix_index_add(&prefixes, page, 0, PREFIX_ROOT, run(page), 0);
             bucket_of[round][page] = entries[page].bucket;
         }
     }
@@ -125,8 +125,8 @@ END_TEST
 
 START_TEST(a_second_entry_for_the_same_content_is_a_bug)
 {
-    prefix_index_add(&prefixes, 1, PREFIX_ROOT, run(10), 0);
-    prefix_index_add(&prefixes, 2, PREFIX_ROOT, run(10), 0);
+    prefix_index_add(&prefixes, 1, 0, PREFIX_ROOT, run(10), 0);
+    prefix_index_add(&prefixes, 2, 0, PREFIX_ROOT, run(10), 0);
 }
 END_TEST
 

@@ -25,7 +25,8 @@ struct tool {
     struct model_config config;
     struct workers *workers;
     struct backend *model;
-    uint32_t sequence_pages; /* pages of one sequence of `context` tokens */
+    uint32_t sequence_pages; /* pages of one sequence of `context` tokens, in each group */
+    uint32_t groups;
 };
 
 static void die(const struct error *error)
@@ -94,19 +95,23 @@ static void load(struct tool *tool)
         .workers = tool->workers,
         .backend = tool->backend,
         .page_size = tool->page_size,
-        .page_count = 1 + tool->sequence_pages,
         .max_batch_rows = tool->chunk,
         .max_sequences = 1,
         .logits_rows_max = 64,
         .context = tool->context,
     };
+    struct model_sizes sizes;
+    model_sizes(tool->gguf, &tool->config, &options, &sizes);
+    tool->groups = sizes.groups.count;
+    options.page_count = 1 + tool->groups * tool->sequence_pages;
     if (model_backend_create(tool->gguf, &tool->config, &options, NULL, NULL, &tool->model, &error))
         die(&error);
 }
 
+/* [groups][sequence_pages] */
 static void make_pages(const struct tool *tool, uint32_t *pages)
 {
-    for (uint32_t i = 0; i < tool->sequence_pages; ++i)
+    for (uint32_t i = 0; i < tool->groups * tool->sequence_pages; ++i)
         pages[i] = 1 + i;
 }
 
@@ -120,7 +125,8 @@ static void run_greedy(struct tool *tool, const uint32_t *tokens, uint32_t count
         uint32_t now = made == 0 ? count : 1, last;
         for (; now > 0; now -= last + 1, done += last + 1) {
             last = (now < tool->chunk ? now : tool->chunk) - 1;
-            struct batch_sequence sequence = {0, last + 1, done, pages, tool->sequence_pages};
+            struct batch_sequence sequence = {
+                0, last + 1, done, pages, tool->sequence_pages, tool->sequence_pages};
             struct batch batch = {last + 1, made == 0 ? tokens + done : &token, 1, &sequence, 1,
                                   &last};
             tool->model->ops->forward(tool->model, &batch);
@@ -139,7 +145,8 @@ static void run_prompt(struct tool *tool, const uint32_t *tokens, uint32_t count
     const struct backend_ops *ops = tool->model->ops;
     for (uint32_t first = 0; first < count; first += tool->chunk) {
         uint32_t now = count - first < tool->chunk ? count - first : tool->chunk;
-        struct batch_sequence sequence = {0, now, first, pages, tool->sequence_pages};
+        struct batch_sequence sequence = {
+            0, now, first, pages, tool->sequence_pages, tool->sequence_pages};
         for (uint32_t i = 0; i < now; ++i)
             rows[i] = i;
         struct batch batch = {now, tokens + first, 1, &sequence, now, rows};
@@ -158,7 +165,7 @@ static void run_prompts(struct tool *tool)
     char *line = NULL;
     size_t capacity = 0;
     uint32_t *tokens = calloc(tool->context, sizeof *tokens);
-    uint32_t *pages = calloc(tool->sequence_pages, sizeof *pages);
+    uint32_t *pages = calloc((size_t)tool->groups * tool->sequence_pages, sizeof *pages);
     uint32_t *rows = calloc(tool->chunk, sizeof *rows);
     float *logits =
         calloc((size_t)tool->model->logits_rows_max * tool->model->vocabulary, sizeof *logits);

@@ -39,8 +39,8 @@ struct runner {
     struct model_config config;
     struct workers *workers;
     struct backend *backend;
-    uint32_t pages[SEQUENCES][CONTEXT / 8];
-    uint32_t page_count; /* of one sequence */
+    uint32_t pages[SEQUENCES][PAGE_GROUPS_MAX][CONTEXT / 8];
+    uint32_t page_count; /* of one sequence, in each group */
 };
 
 static void runner_start(struct runner *runner, const char *path, const struct way *way)
@@ -56,18 +56,23 @@ static void runner_start(struct runner *runner, const char *path, const struct w
         .workers = runner->workers,
         .backend = "quantized",
         .page_size = way->page_size,
-        .page_count = 1 + SEQUENCES * runner->page_count,
         .max_batch_rows = ROWS_MAX,
         .max_sequences = SEQUENCES,
         .logits_rows_max = 7,
         .context = CONTEXT,
     };
+    struct model_sizes sizes;
+    model_sizes(runner->gguf, &runner->config, &options, &sizes);
+    uint32_t total = SEQUENCES * sizes.groups.count * runner->page_count;
+    options.page_count = 1 + total;
     ck_assert_msg(model_backend_create(runner->gguf, &runner->config, &options, NULL, NULL,
                                        &runner->backend, &error) == STATUS_OK,
                   "%s", error.message);
-    uint32_t total = SEQUENCES * runner->page_count;
+    uint32_t groups = runner->backend->groups.count;
+    ck_assert_uint_eq(groups, sizes.groups.count);
     for (uint32_t i = 0; i < total; ++i) /* scattered: 37 is prime to every total here */
-        runner->pages[i % SEQUENCES][i / SEQUENCES] = 1 + (i * 37 + way->chunk) % total;
+        runner->pages[i % SEQUENCES][i / SEQUENCES % groups][i / SEQUENCES / groups] =
+            1 + (i * 37 + way->chunk) % total;
 }
 
 static void runner_stop(struct runner *runner)
@@ -94,8 +99,8 @@ static void step(struct runner *runner, const uint32_t *counts, uint32_t *done, 
         uint32_t s = SEQUENCES - 1 - i; /* ours comes last */
         if (counts[s] == 0)
             continue;
-        sequences[sequence_count++] =
-            (struct batch_sequence){row, counts[s], done[s], runner->pages[s], runner->page_count};
+        sequences[sequence_count++] = (struct batch_sequence){
+            row, counts[s], done[s], runner->pages[s][0], runner->page_count, CONTEXT / 8};
         if (s != 0) /* neighbours want one row, so that rows of `hidden` are not the batch's */
             rows[wanted++] = row + counts[s] / 2;
         for (uint32_t j = 0; j < counts[s]; ++j, ++row) {
@@ -250,14 +255,14 @@ START_TEST(test_copy_page)
     runner_start(&runner, path, &way);
     uint32_t done[SEQUENCES] = {0}, counts[SEQUENCES] = {20, 0, 0};
     step(&runner, counts, done, false, got);
-    uint32_t copied = runner.pages[1][5]; /* a page of a sequence that is not there */
-    runner.backend->ops->copy_page(runner.backend, runner.pages[0][2], copied);
-    uint32_t original = runner.pages[0][2];
-    runner.pages[0][2] = copied; /* positions 16 … 23: four are there */
+    uint32_t copied = runner.pages[1][0][5]; /* a page of a sequence that is not there */
+    runner.backend->ops->copy_page(runner.backend, runner.pages[0][0][2], copied);
+    uint32_t original = runner.pages[0][0][2];
+    runner.pages[0][0][2] = copied; /* positions 16 … 23: four are there */
     counts[0] = 30;
     step(&runner, counts, done, false, got);
     ck_assert(memcmp(wanted, got, 50u * vocabulary * sizeof *got) == 0);
-    runner.pages[0][2] = original; /* and the original has not changed: positions 20 … again */
+    runner.pages[0][0][2] = original; /* and the original has not changed: positions 20 … again */
     done[0] = 20;
     memset(got + 20u * vocabulary, 0, 30u * vocabulary * sizeof *got);
     step(&runner, counts, done, false, got);

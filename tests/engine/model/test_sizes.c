@@ -76,9 +76,10 @@ static void use_everything(struct backend *backend, float *logits)
         pages[i] = i + 1;
     for (uint32_t i = 0; i < ROWS; ++i)
         rows[i] = tokens[i] = i;
-    for (uint32_t first = 0; first < (PAGES - 1) * 16; first += ROWS) {
-        uint32_t left = (PAGES - 1) * 16 - first, now = left < ROWS ? left : ROWS;
-        struct batch_sequence sequence = {0, now, first, pages, PAGES - 1};
+    uint32_t each = (PAGES - 1) / backend->groups.count;
+    for (uint32_t first = 0; first < each * 16; first += ROWS) {
+        uint32_t left = each * 16 - first, now = left < ROWS ? left : ROWS;
+        struct batch_sequence sequence = {0, now, first, pages, each, each};
         struct batch batch = {now, tokens, 1, &sequence, now, rows};
         backend->ops->forward(backend, &batch);
         backend->ops->logits(backend, now - 1, 1, logits);
@@ -123,6 +124,8 @@ START_TEST(test_quantized)
     spec.family = "gemma3";
     spec.window = 40;
     spec.format = FORMAT_F16;
+    holds(&spec, "quantized");
+    spec.layers = 12; /* two that see all: six groups of two */
     holds(&spec, "quantized");
 }
 END_TEST
