@@ -129,6 +129,13 @@ def roofline_table(found):
     return table(["model, kernels", "what", "tokens/s", "the limit", "of it", "target"], rows)
 
 
+def depth_table(found):
+    rows = [["%s, %s" % (model["model"].removesuffix(".gguf"), model["kernels"]), str(line["depth"]),
+             figure(line["tokens_per_second"], 1), figure(line["megabytes"], 1), "%.0f %%" % line["percent"]]
+            for model in found["models"] for line in model["lines"]]
+    return table(["model, kernels", "tokens before", "tokens/s", "MB a token", "of bandwidth"], rows)
+
+
 def limits_table(found):
     model = found["models"][0]
     alone, both, threads = found["alone"], model["limits"], model["threads"]
@@ -188,6 +195,9 @@ def sections(folder):
     scale = read(folder, "scaling")
     if scale:
         out["scaling"] = growth_table(scale) + noise_note(scale)
+    found = read(folder, "depth")
+    if found:
+        out["depth"] = depth_table(found)
     found = read(folder, "roofline")
     if found:
         out.update(roofline=roofline_table(found), limits=limits_table(found), profile=profile_table(found),

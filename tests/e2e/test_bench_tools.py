@@ -185,6 +185,8 @@ def test_the_page_has_a_place_for_everything(tmp_path):
     (tmp_path / "scaling.json").write_text(json.dumps(
         made_up_results(["scale1", "scale8", "scale128"], {"quire": [2], "openvino": [1]})))
     (tmp_path / "roofline.json").write_text(json.dumps(made_up_roofline()))
+    (tmp_path / "depth.json").write_text(json.dumps({"models": [{"model": "m.gguf", "kernels": "avx2", "lines": [
+        {"depth": 128, "tokens_per_second": 9.0, "megabytes": 12.3, "percent": 81.4}]}]}))
     (tmp_path / "llama-bench.json").write_text(json.dumps({"m.gguf": {"prefill 512": 50.0}}))
     page = tmp_path / "page.md"
     page.write_text((harness.ROOT / "docs/performance.md").read_text())
@@ -193,6 +195,7 @@ def test_the_page_has_a_place_for_everything(tmp_path):
     for part in re.findall(r"<!-- begin [\w-]+ -->\n(.*?)<!-- end", text, re.S):
         assert part.startswith(("|", "!")), part
     assert "| m | prefill 512 | 100.0 | 50.0 | 2.00 |" in text
+    assert "| m, avx2 | 128 | 9.0 | 12.3 | 81 % |" in text
     for drawing in re.findall(r"\]\((drawn/[\w-]+\.svg)\)", text):
         xml.etree.ElementTree.parse(tmp_path / drawing)
     before = text
