@@ -82,8 +82,8 @@ def first_line_of(command):
 
 
 def describe_machine():
-    info = dict(line.split(":", 1) for line in open("/proc/cpuinfo").read().split("\n\n")[0].splitlines() if ":" in line)
-    info = {k.strip(): v.strip() for k, v in info.items()}
+    first = open("/proc/cpuinfo").read().split("\n\n")[0].splitlines()
+    info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}
     sets = [s for s in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8")
             if s in info.get("flags", "").split()]
     memory = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemTotal"))
@@ -229,8 +229,9 @@ class LlamaNative:
 
     def run(self, work):
         port, threads = free_port(), str(self.args.threads)
-        command = [self.args.llama_server, "-m", self.args.model, "--host", "127.0.0.1", "--port", str(port), "-t", threads,
-                   "-tb", threads, "-np", str(work["concurrency"]), "-c", str(context_of(work)), "--no-context-shift"]
+        command = [self.args.llama_server, "-m", self.args.model, "--host", "127.0.0.1", "--port", str(port),
+                   "-t", threads, "-tb", threads, "-np", str(work["concurrency"]), "-c", str(context_of(work)),
+                   "--no-context-shift"]
         return run_server(command, port, "/health", work)
 
 
@@ -327,7 +328,8 @@ def main():
                 contender = contenders[(turn + i) % len(contenders)]
                 figures = contender.run(SCENARIOS[scenario])
                 check(figures, SCENARIOS[scenario], contender.name)
-                out["runs"].append({"scenario": scenario, "contender": contender.name, "round": turn, "figures": figures})
+                out["runs"].append({"scenario": scenario, "contender": contender.name, "round": turn,
+                                    "figures": figures})
                 if args.json:
                     pathlib.Path(args.json).write_text(json.dumps(out, indent=1) + "\n")
         print_scenario(out["runs"], scenario)

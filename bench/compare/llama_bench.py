@@ -23,7 +23,8 @@ def run(*command):
 
 
 def measure(tools, model, threads):
-    prefill = json.loads(run(tools / "llama-bench", "-m", model, "-t", threads, "-p", 512, "-n", 0, "-r", 3, "-o", "json"))
+    prefill = json.loads(run(tools / "llama-bench", "-m", model, "-t", threads, "-p", 512, "-n", 0, "-r", 3,
+                             "-o", "json"))
     out = {"prefill 512": round(prefill[0]["avg_ts"], 2)}
     lines = run(tools / "llama-batched-bench", "-m", model, "-t", threads, "-tb", threads, "-c", 32 * 192, "-b", 2048,
                 "-ub", 512, "-npp", 128, "-ntg", 32, "-npl", ",".join(map(str, BATCHES)), "--output-format", "jsonl")

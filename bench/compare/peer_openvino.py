@@ -26,7 +26,8 @@ def open_pipeline(args):
 
 def answer_config(max_tokens):
     config = ov.GenerationConfig()
-    config.max_new_tokens, config.ignore_eos, config.do_sample, config.apply_chat_template = max_tokens, True, False, False
+    config.max_new_tokens, config.ignore_eos = max_tokens, True
+    config.do_sample = config.apply_chat_template = False
     return config
 
 

@@ -41,11 +41,13 @@ def line_chart(title, x_label, y_label, series, log_y=False):
     out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">' % (
         WIDTH, HEIGHT), '<rect width="100%" height="100%" fill="#ffffff"/>',
         '<text x="%d" y="22" font-size="15">%s</text>' % (LEFT, escape(title)),
-        '<text x="%d" y="%d" text-anchor="middle">%s</text>' % ((LEFT + WIDTH - RIGHT) // 2, HEIGHT - 12, escape(x_label)),
+        '<text x="%d" y="%d" text-anchor="middle">%s</text>' % (
+            (LEFT + WIDTH - RIGHT) // 2, HEIGHT - 12, escape(x_label)),
         '<text transform="translate(16 %d) rotate(-90)" text-anchor="middle">%s</text>' % (
             (TOP + HEIGHT - BOTTOM) // 2, escape(y_label))]
     for y in ticks_of(y_low, y_high, log_y):
-        out.append('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#dddddd"/>' % (LEFT, at_y(y), WIDTH - RIGHT, at_y(y)))
+        out.append('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#dddddd"/>' % (
+            LEFT, at_y(y), WIDTH - RIGHT, at_y(y)))
         out.append('<text x="%d" y="%.1f" text-anchor="end">%s</text>' % (LEFT - 6, at_y(y) + 4, number(y)))
     for x in sorted({x for x, _ in points}):
         out.append('<text x="%.1f" y="%d" text-anchor="middle">%s</text>' % (at_x(x), HEIGHT - BOTTOM + 18, number(x)))

@@ -46,9 +46,9 @@ def compare_table(found):
     """A row for each scenario and contender."""
     rows = []
     for (scenario, contender), m in results.medians(found["runs"]).items():
-        rows.append([scenario, contender, figure(m["all_tok_s"], 1), figure(m["ttft_p50_s"], 3), figure(m["ttft_p95_s"], 3),
-                     figure(m["itl_p50_ms"], 1), figure(m["itl_p99_ms"], 1), figure(m["peak_rss_mib"], 0),
-                     figure(m["ready_s"], 2)])
+        rows.append([scenario, contender] + [figure(m[name], places) for name, places in (
+            ("all_tok_s", 1), ("ttft_p50_s", 3), ("ttft_p95_s", 3), ("itl_p50_ms", 1), ("itl_p99_ms", 1),
+            ("peak_rss_mib", 0), ("ready_s", 2))])
     return table(["scenario", "who", "tokens/s", "first token p50, s", "p95, s", "gap p50, ms", "p99, ms", "peak MiB",
                   "start, s"], rows)
 
@@ -57,7 +57,8 @@ def ratio_table(found):
     rows = []
     for scenario, ours, peer in results.pairs_of(found["runs"]):
         ratios = results.ratios(found["runs"], scenario, ours, peer)
-        rows.append([scenario, "%s / %s" % (ours, peer)] + ["%.2f (%.2f–%.2f)" % ratios[name] for name in results.RATIOS])
+        rows.append([scenario, "%s / %s" % (ours, peer)]
+                    + ["%.2f (%.2f–%.2f)" % ratios[name] for name in results.RATIOS])
     return table(["scenario", "who / whom", *("%s ×" % name for name in results.RATIOS)], rows)
 
 
@@ -78,13 +79,15 @@ def target_rows(found):
 
 def noise_note(found):
     noisy = sum(r["figures"].get("others_cores", 0) + r["figures"].get("steal_cores", 0) > 0.1 for r in found["runs"])
-    return "\n\nIn %d of %d runs others took more than a tenth of a core." % (noisy, len(found["runs"])) if noisy else ""
+    if not noisy:
+        return ""
+    return "\n\nIn %d of %d runs others took more than a tenth of a core." % (noisy, len(found["runs"]))
 
 
 def machine_table(found):
     m = found["machine"]
-    rows = [["processor", "%s, family %s model %s, %d cores, %s" % (m["cpu"], m["family"], m["cpu_model"], m["cores"],
-                                                                  " ".join(m["sets"]))],
+    rows = [["processor", "%s, family %s model %s, %d cores, %s" % (
+        m["cpu"], m["family"], m["cpu_model"], m["cores"], " ".join(m["sets"]))],
             ["memory", "%s GiB; transparent huge pages: %s" % (m["memory_gib"], m["huge_pages"])],
             ["kernel", m["kernel"]], ["date", found["date"]], ["threads", str(found["threads"])]]
     rows += [[name, version or "–"] for name, version in found["versions"].items()]
@@ -123,8 +126,9 @@ def roofline_table(found):
     for model in found["models"]:
         name = "%s, %s" % (model["model"].removesuffix(".gguf"), model["kernels"])
         for line in model["lines"]:
-            rows.append([name, line["what"], figure(line["tokens_per_second"], 1), figure(line["limit_tokens_per_second"], 1),
-                         "%.0f %%" % line["percent"], "≥ %d %%" % line["target_percent"]])
+            rows.append([name, line["what"], figure(line["tokens_per_second"], 1),
+                         figure(line["limit_tokens_per_second"], 1), "%.0f %%" % line["percent"],
+                         "≥ %d %%" % line["target_percent"]])
         rows.append([name, "start to ready", "%.2f s" % model["start_s"], "", "", "≤ %g s" % model["start_target_s"]])
     return table(["model, kernels", "what", "tokens/s", "the limit", "of it", "target"], rows)
 
@@ -235,8 +239,9 @@ def main():
     if args.drawings and scale:
         draw(scale, args.drawings)
         if args.page:
-            parts["drawings"] = "\n\n".join("![%s](%s)" % (title, os.path.relpath(args.drawings / name, args.page.parent))
-                                            for name, _, title, _, _ in DRAWINGS)
+            parts["drawings"] = "\n\n".join(
+                "![%s](%s)" % (title, os.path.relpath(args.drawings / name, args.page.parent))
+                for name, _, title, _, _ in DRAWINGS)
     if args.page:
         fill(args.page, parts)
     else:

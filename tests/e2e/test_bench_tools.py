@@ -145,7 +145,7 @@ def made_up_results(scenarios, factors, model="SmolLM2-135M-Instruct.Q4_1.gguf")
     """factors: {contender: [of each round]}"""
     runs = [made_up_run(s, name, turn, factor) for s in scenarios for name, each in factors.items()
             for turn, factor in enumerate(each)]
-    return {"model": model, "date": "2026-01-02", "threads": 2, "rounds": 3, "versions": {name: "1" for name in factors},
+    return {"model": model, "date": "2026-01-02", "threads": 2, "rounds": 3, "versions": dict.fromkeys(factors, "1"),
             "machine": {"cpu": "made up", "family": "1", "cpu_model": "2", "cores": 2, "sets": ["avx2"], "cache": "1",
                         "memory_gib": 1, "huge_pages": None, "kernel": "0"}, "runs": runs}
 
@@ -226,7 +226,8 @@ def made_up_roofline():
     profile = [{"part": "attention", "work_ms": 1.0, "wait_ms": 0.5}]
     found = [{"what": "prefill", "batch": 1, "tokens": 512, "tokens_per_second": 100.0, "profile": profile},
              {"what": "decode", "batch": 1, "tokens": 32, "tokens_per_second": 10.0, "profile": profile}]
-    line = {"what": "decode 1", "tokens_per_second": 8, "limit_tokens_per_second": 10, "percent": 80, "target_percent": 80}
+    line = {"what": "decode 1", "tokens_per_second": 8, "limit_tokens_per_second": 10, "percent": 80,
+            "target_percent": 80}
     return {"alone": limits, "models": [{"model": "m.gguf", "name": "m", "kernels": "avx2", "threads": 2,
                                          "limits": limits, "lines": [line], "start_s": 0.1, "start_target_s": 0.5,
                                          "bench": {"results": found}}]}
@@ -238,8 +239,8 @@ def test_what_a_token_costs(monkeypatch, tied):
     module = roofline_module()
     shapes = {"token_embd.weight": [64, 1000], "output_norm.weight": [64]}
     for layer in ("blk.0.", "blk.1."):
-        shapes |= {layer + "attn_q.weight": [64, 64], layer + "attn_k.weight": [64, 32], layer + "attn_norm.weight": [64],
-                   layer + "attn_output.weight": [64, 64], layer + "ffn_down.weight": [128, 64]}
+        shapes |= {layer + "attn_q.weight": [64, 64], layer + "attn_k.weight": [64, 32],
+                   layer + "attn_norm.weight": [64], layer + "attn_output.weight": [64, 64], layer + "ffn_down.weight": [128, 64]}
     if not tied:
         shapes["output.weight"] = [64, 1000]
     tensors = [{"name": n, "shape": s, "type": "F32" if len(s) == 1 else "Q8_0", "bytes": 1000 + i}
