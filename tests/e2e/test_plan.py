@@ -143,6 +143,38 @@ def test_sliding_windows():
 # what it says
 
 
+def documented():
+    """Each `quire plan` command of docs/memory.md with the lines that follow it there."""
+    blocks, lines = [], None
+    for line in (harness.ROOT / "docs/memory.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("    $ quire plan "):
+            lines = []
+            blocks.append((shlex.split(line)[3:], lines))
+        elif lines is not None and line.startswith("    "):
+            lines.append(line[4:])
+        elif line:
+            lines = None
+    return blocks
+
+
+@pytest.mark.parametrize("command, lines", documented(), ids=lambda v: " ".join(v)[:60] if "--context" in v else "")
+def test_the_page_about_memory_says_what_the_program_says(command, lines):
+    """What a token, a page and a user take, and the sentence as far as it is about them. What else a server
+    holds changes now and then; there the page is an example."""
+    said = run_quire("plan", "--no-measure", *[harness.MODEL if word.endswith(".gguf") else word for word in command],
+                     timeout=60).stdout.decode().splitlines()
+    checked = 0
+    for line in lines:
+        if line.startswith("| "):
+            assert any(other.startswith(line.rsplit("|", 2)[0]) for other in said), line
+        elif line.startswith(("yes: ", "no: ")):
+            assert any(other.startswith(line.split(" beside ")[0] + " beside ") for other in said), line
+        else:
+            continue
+        checked += 1
+    assert checked, "nothing of it is shown"
+
+
 def test_answers_in_one_sentence():
     ask = ["--heads", 32, "--weights", "4.6GiB", "--context", 8192, "--memory", "24GiB", "--users"]
     yes = run_quire("plan", "--no-measure", *numbers(32, 8, 128), *ask, 16)
