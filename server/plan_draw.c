@@ -183,9 +183,12 @@ void plan_write_svg(const struct plan_words *words, const struct plan_answer *an
     double whole = (double)answer->plan.total_bytes + (double)answer->missing_bytes;
     double bar = 34 + (lines + 1) * LINE + 20;
     double legend = bar + BAR_HEIGHT + 34, types = legend + (count + 1) / 2 * LINE + 22;
+    const struct plan_kv *kv = &answer->plan.kv;
+    char title[256];
+    snprintf(title, sizeof title, "%s: %u layers, %u heads over %u key/value heads of %u",
+             words->name, kv->layers, words->model->config->heads, kv->kv_heads, kv->head_dim);
     open_drawing(words, types + (answer->type_count + 1) * LINE + 8, out);
-    draw_text(out, MARGIN, 34, " font-size=\"16\" font-weight=\"bold\"", words->name,
-              strlen(words->name));
+    draw_text(out, MARGIN, 34, " font-size=\"16\" font-weight=\"bold\"", title, strlen(title));
     draw_sentence(answer->sentence, 34 + LINE + 4, out);
     draw_bar(answer, segments, count, whole, bar, out);
     draw_legend(segments, count, answer->plan.total_bytes, legend, out);

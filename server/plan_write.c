@@ -132,8 +132,11 @@ void plan_write_text(const struct plan_words *words, const struct plan_answer *a
         write_table("key/value heads", answer->heads, answer->head_count, out);
     if (answer->window_count)
         write_table("sliding windows", answer->windows, answer->window_count, out);
-    buffer_appendf(out, "\nA page holds %u tokens: %s.\n", answer->own.kv.page_size,
-                   bytes_format(answer->own.page_bytes, page));
+    const struct plan_kv *kv = &answer->own.kv;
+    buffer_appendf(out, "\nA page holds %u tokens of %llu layer%s: %s.\n", kv->page_size,
+                   (unsigned long long)(answer->own.page_bytes * kv->layers /
+                                        (answer->own.token_bytes * kv->page_size)),
+                   kv->layers == 1 ? "" : "s", bytes_format(answer->own.page_bytes, page));
     write_times(words, answer, out);
     if (words->start)
         buffer_appendf(out, "\n    %s\n", words->start);

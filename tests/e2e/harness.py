@@ -55,7 +55,7 @@ def made_up_models():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="quire-models-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     maker = ROOT / "tests/reference/make_models.py"
-    subprocess.run([sys.executable, maker, folder, "llama-q4_1", "llama-q8_0"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, maker, folder, "llama-q4_1", "llama-q8_0", "gemma3"], check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -53,6 +53,19 @@ def test_a_server_has_what_was_planned(options):
 
 
 @pytest.mark.sanitizer
+def test_a_server_of_a_model_with_windows_has_what_was_planned():
+    model = harness.made_up_models() / "gemma3.gguf"
+    options = ["--memory", "100MiB", "--context", "200", "--page-size", "8"]
+    planned = plan("-m", model, *options, "--threads", "2", "--users", 100)
+    whole, window = planned["windows"]
+    assert window["this"] and window["page_bytes"] < whole["page_bytes"] and window["user_bytes"] < whole["user_bytes"]
+    with harness.started(*options, model=model) as server:
+        assert accounts(server) == planned["accounts"]
+        pages = server.request("GET", "/debug/memory").json["pages"]
+        assert (pages["total"], pages["bytes"]) == (planned["pool"]["pages"], planned["kv"]["page_bytes"])
+
+
+@pytest.mark.sanitizer
 def test_what_is_refused_at_start_is_refused_in_the_plan():
     least = plan("-m", harness.MODEL, "--memory", "100MiB", "--context", "64", "--users", "1", code=1)["least_memory_bytes"]
     assert 100 * MIB < least < 300 * MIB and least % MIB == 0

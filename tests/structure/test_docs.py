@@ -57,7 +57,7 @@ def test_the_readme_names_every_option_of_serve():
 
 
 def test_links_lead_somewhere():
-    for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/api.md", "docs/exactness.md",
+    for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/api.md", "docs/memory.md", "docs/exactness.md",
                  "docs/performance.md"]:
         folder = (ROOT / name).parent
         for target in re.findall(r"\]\(([^)#\s]+)", read(name)):
