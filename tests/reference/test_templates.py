@@ -14,6 +14,7 @@ import subprocess
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+import published
 import pytest
 
 TOOL = pathlib.Path(os.environ.get("QUIRE_BUILD", "build")) / "tests/api/template_tool"
@@ -183,6 +184,18 @@ def contexts_of(conversations=None):
 def test_public_forms(tmp_path, path):
     refused = check(tmp_path, path.read_text(encoding="utf-8"), contexts_of())
     assert not all(refused)
+
+
+@pytest.mark.long
+def test_collected_templates(tmp_path):
+    """The templates of public models as llama.cpp collects them."""
+    paths = published.templates()
+    assert len(paths) >= 70
+    contexts = contexts_of()
+    for path in paths:
+        if path.stem == "llama-cpp-deepseek-r1":  # it dumps a generator, which Python refuses (RENDERED)
+            continue
+        check(tmp_path, path.read_text(encoding="utf-8"), contexts)
 
 
 def test_there_are_templates():
