@@ -204,7 +204,8 @@ def sections(folder):
         out["depth"] = depth_table(found)
     found = read(folder, "roofline")
     if found:
-        out.update(roofline=roofline_table(found), limits=limits_table(found), profile=profile_table(found),
+        both = {"models": found["models"] + (read(folder, "roofline-avx2") or {"models": []})["models"]}
+        out.update(roofline=roofline_table(both), limits=limits_table(found), profile=profile_table(found),
                    engine=engine_table(found, read(folder, "llama-bench")))
     return out
 

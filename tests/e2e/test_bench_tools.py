@@ -130,6 +130,21 @@ def test_a_server_that_falls_short_ends_the_run():
             compare.check(bad, work, "quire")
 
 
+def test_what_llamas_tools_print_is_read(tmp_path):
+    """Stand-ins that print as llama-bench -o json and llama-batched-bench --output-format jsonl do."""
+    (tmp_path / "llama-bench").write_text("#!/bin/sh\necho '[{\"n_prompt\": 512, \"avg_ts\": 181.234}]'\n")
+    (tmp_path / "llama-batched-bench").write_text(
+        "#!/bin/sh\necho warming\n" + "".join("echo '{\"pl\": %d, \"speed_tg\": %d.5}'\n" % (n, 10 * n) for n in (1, 32)))
+    for name in "llama-bench", "llama-batched-bench":
+        (tmp_path / name).chmod(0o755)
+    command = [sys.executable, COMPARE / "llama_bench.py", "a/m.gguf", "--tools", tmp_path, "--json", tmp_path / "out.json"]
+    run(*command)
+    assert json.loads((tmp_path / "out.json").read_text()) == {
+        "m.gguf": {"prefill 512": 181.23, "decode × 1": 10.5, "decode × 32": 320.5}}
+    (tmp_path / "llama-bench").write_text("#!/bin/sh\necho no model >&2; exit 3\n")
+    assert "no model" in run(*command, code=1).stderr
+
+
 # results.py, report.py, plots.py
 
 
@@ -185,6 +200,7 @@ def test_the_page_has_a_place_for_everything(tmp_path):
     (tmp_path / "scaling.json").write_text(json.dumps(
         made_up_results(["scale1", "scale8", "scale128"], {"quire": [2], "openvino": [1]})))
     (tmp_path / "roofline.json").write_text(json.dumps(made_up_roofline()))
+    (tmp_path / "roofline-avx2.json").write_text(json.dumps(made_up_roofline("avx2")))
     (tmp_path / "depth.json").write_text(json.dumps({"models": [{"model": "m.gguf", "kernels": "avx2", "lines": [
         {"depth": 128, "tokens_per_second": 9.0, "megabytes": 12.3, "percent": 81.4}]}]}))
     (tmp_path / "llama-bench.json").write_text(json.dumps({"m.gguf": {"prefill 512": 50.0}}))
@@ -195,6 +211,7 @@ def test_the_page_has_a_place_for_everything(tmp_path):
     for part in re.findall(r"<!-- begin [\w-]+ -->\n(.*?)<!-- end", text, re.S):
         assert part.startswith(("|", "!")), part
     assert "| m | prefill 512 | 100.0 | 50.0 | 2.00 |" in text
+    assert "| m, avx512 | decode 1 |" in text and "| m, avx2 | decode 1 |" in text
     assert "| m, avx2 | 128 | 9.0 | 12.3 | 81 % |" in text
     for drawing in re.findall(r"\]\((drawn/[\w-]+\.svg)\)", text):
         xml.etree.ElementTree.parse(tmp_path / drawing)
@@ -221,14 +238,14 @@ def test_a_drawing_shows_every_point(log):
 # roofline
 
 
-def made_up_roofline():
+def made_up_roofline(kernels="avx512"):
     limits = {"read": 10.0, "units": {"fma256": 100.0}, "formats": {"Q4_1": 100.0}}
     profile = [{"part": "attention", "work_ms": 1.0, "wait_ms": 0.5}]
     found = [{"what": "prefill", "batch": 1, "tokens": 512, "tokens_per_second": 100.0, "profile": profile},
              {"what": "decode", "batch": 1, "tokens": 32, "tokens_per_second": 10.0, "profile": profile}]
     line = {"what": "decode 1", "tokens_per_second": 8, "limit_tokens_per_second": 10, "percent": 80,
             "target_percent": 80}
-    return {"alone": limits, "models": [{"model": "m.gguf", "name": "m", "kernels": "avx2", "threads": 2,
+    return {"alone": limits, "models": [{"model": "m.gguf", "name": "m", "kernels": kernels, "threads": 2,
                                          "limits": limits, "lines": [line], "start_s": 0.1, "start_target_s": 0.5,
                                          "bench": {"results": found}}]}
 
