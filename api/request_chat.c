@@ -111,6 +111,10 @@ static bool take_marks(const struct chat *chat, struct buffer *text, size_t *las
     for (size_t from = 0; from < text->length;) {
         const char *at = memmem(text->data + from, text->length - from, mark, length);
         size_t plain = at ? (size_t)(at - text->data) - from : text->length - from;
+        /* The guard may have ended the text with one of its own: the mark is the last three. */
+        while (at && from + plain + length + guard->sentinel_length <= text->length &&
+               memcmp(text->data + from + plain + length, mark, guard->sentinel_length) == 0)
+            plain += guard->sentinel_length;
         memmove(text->data + kept, text->data + from, plain);
         kept += plain;
         from += plain;

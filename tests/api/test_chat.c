@@ -359,6 +359,8 @@ START_TEST(continue_what_is_changed)
         {"{% for m in messages %}<{{ m.content | trim }}>{% endfor %}", " \\n", "<"},
         {"{% for m in messages %}<{{ m.content }}>{% endfor %}", " a \\n", "< a \n"},
         {"{% for m in messages %}{{ m.content }}|{{ m.content }};{% endfor %}", "a", "a|a"},
+        {"{% for m in messages %}{{ m.content }}|{{ m.content }};{% endfor %}", "a <", "a <|a <"},
+        {"{% for m in messages %}{{ m.content | trim }}|{% endfor %}", "a \\n<", "a \n<"},
         {"{% for m in messages %}{{ m.content | upper }}{% endfor %}", "a", NULL},
         {"{% for m in messages %}{{ m.content.split('/')[-1] }}{% endfor %}", "a/b", NULL},
         {"{% for m in messages %}{{ m.role }}{% endfor %}", "assistant", NULL},
