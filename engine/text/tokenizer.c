@@ -37,6 +37,8 @@ struct tokenizer {
     struct token_index pieces;         /* SentencePiece, and byte-level that ignores merges */
     uint32_t *score_keys;              /* SentencePiece: [count], the higher score the lower key */
     bool words_apart;                  /* SentencePiece: no token has a space after a non-space */
+    bool swallows_space;               /* specials take the white space after them along … */
+    uint32_t leaves_space[3];          /* … but for these */
     bool adds_bos, adds_eos, adds_space_prefix;
     uint32_t bos, eos, unknown;
     uint32_t byte_tokens[256];
@@ -382,6 +384,22 @@ static bool string_is(struct gguf_string string, const char *text)
     return string.length == strlen(text) && memcmp(string.text, text, string.length) == 0;
 }
 
+/* Phi 3's tokenizer.json gives its special tokens "rstrip", which a GGUF file does not tell: they
+   take white space after them along, all but three. */
+static enum status load_space_rule(const struct gguf *gguf, struct tokenizer *tokenizer,
+                                   struct error *error)
+{
+    static const char *const leaving[] = {"<unk>", "<s>", "<|endoftext|>"};
+    struct gguf_string name;
+    if (tokenizer->kind != KIND_SENTENCEPIECE || !gguf_has(gguf, "general.architecture"))
+        return STATUS_OK;
+    enum status status = gguf_get_string(gguf, "general.architecture", &name, error);
+    tokenizer->swallows_space = status == STATUS_OK && string_is(name, "phi3");
+    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; ++i)
+        tokenizer->leaves_space[i] = find_control(tokenizer, leaving[i]);
+    return status;
+}
+
 static enum status load_all(const struct gguf *gguf, struct tokenizer *tokenizer,
                             struct error *error)
 {
@@ -409,6 +427,8 @@ static enum status load_all(const struct gguf *gguf, struct tokenizer *tokenizer
         status = load_specials(tokenizer, error);
     if (status == STATUS_OK)
         status = load_ids(gguf, tokenizer, error);
+    if (status == STATUS_OK)
+        status = load_space_rule(gguf, tokenizer, error);
     return status;
 }
 
@@ -752,6 +772,32 @@ static uint32_t find_special(const struct tokenizer *tokenizer, unsigned flags, 
     return best;
 }
 
+/* Unicode's White_Space. */
+static bool is_space(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
+}
+
+/* How much of the text after a special token belongs to it. */
+static size_t swallowed(const struct tokenizer *tokenizer, uint32_t token, const char *text,
+                        size_t length)
+{
+    const uint32_t *leaves = tokenizer->leaves_space;
+    if (!tokenizer->swallows_space || token == leaves[0] || token == leaves[1] ||
+        token == leaves[2])
+        return 0;
+    size_t count = 0;
+    uint32_t code_point;
+    for (int taken; count < length; count += (size_t)taken) {
+        taken = utf8_decode(text + count, length - count, &code_point);
+        if (taken <= 0 || !is_space(code_point))
+            break;
+    }
+    return count;
+}
+
 static enum status encode_text(struct encoder *encoder, const char *text, size_t length,
                                unsigned flags)
 {
@@ -771,6 +817,7 @@ static enum status encode_text(struct encoder *encoder, const char *text, size_t
             return status;
         after_special = true;
         i += matched;
+        i += swallowed(encoder->tokenizer, token, text + i, length - i);
         begin = i;
     }
     return encode_ordinary(encoder, text + begin, length - begin, after_special);

@@ -44,7 +44,7 @@ struct made {
     uint32_t count;
     char *merges[TOKENS_MAX];
     uint32_t merge_count;
-    const char *model, *pre;
+    const char *architecture, *model, *pre;
     uint32_t bos, eos;
     bool no_types, no_scores, no_merges, no_space_prefix;
 };
@@ -123,6 +123,8 @@ static enum status made_open(const struct made *made, struct tokenizer **out, st
 {
     struct gguf_writer writer;
     gguf_writer_init(&writer);
+    if (made->architecture != NULL)
+        add_string(&writer, "general.architecture", made->architecture);
     if (made->model != NULL)
         add_string(&writer, "tokenizer.ggml.model", made->model);
     if (made->pre != NULL)
@@ -668,6 +670,33 @@ END_TEST
 
 /* ---- Bad files. ---- */
 
+/* Phi 3's marks take white space after them along; its beginning, unknown and end-of-text do not.
+ */
+START_TEST(test_swallowed_space)
+{
+    for (int phi = 0; phi < 2; ++phi) {
+        struct made *made = made_sentencepiece();
+        made->architecture = phi ? "phi3" : "llama";
+        made->no_space_prefix = true;
+        unsigned parse = TOKENIZER_PARSE_SPECIAL;
+        uint32_t user = made_add(made, "<|user|>", TOKEN_CONTROL, 0);
+        uint32_t text = made_add(made, "<|endoftext|>", TOKEN_CONTROL, 0);
+        struct tokenizer *tokenizer = made_tokenizer(made);
+        if (phi) {
+            assert_ids(tokenizer, "<|user|>\n a", parse, 0, IDS(user, 3 + 'a'));
+            assert_ids(tokenizer, "<|user|> \xc2\xa0<|user|>\t\r\n", parse, 0, IDS(user, user));
+            assert_ids(tokenizer, "</s> a", parse, 0, IDS(made->eos, 3 + 'a'));
+        } else {
+            assert_ids(tokenizer, "<|user|>\na", parse, 0, IDS(user, 3 + '\n', 3 + 'a'));
+        }
+        assert_ids(tokenizer, "<|endoftext|>\na", parse, 0, IDS(text, 3 + '\n', 3 + 'a'));
+        assert_ids(tokenizer, "<s>\na", parse, 0, IDS(made->bos, 3 + '\n', 3 + 'a'));
+        tokenizer_destroy(tokenizer);
+        made_free(made);
+    }
+}
+END_TEST
+
 START_TEST(test_bad_byte_tokens)
 {
     /* B10 */
@@ -801,6 +830,7 @@ int main(void)
     tcase_add_test(tests, test_very_long_pieces);
     tcase_add_test(tests, test_threads);
     tcase_add_test(tests, test_sentencepiece);
+    tcase_add_test(tests, test_swallowed_space);
     tcase_add_test(tests, test_bad_byte_tokens);
     tcase_add_test(tests, test_bad_vocabularies);
     tcase_add_test(tests, test_bad_arrays);
