@@ -123,11 +123,12 @@ static bool find_need(struct scheduler *s, const struct completion *completion, 
 static void seat_followers(struct scheduler *s, struct sequence *leader)
 {
     struct completion *completion = leader->completion;
-    bool careful = scheduler_is_careful(s);
     for (uint32_t i = leader->choice + 1; i < completion->choice_count && s->free_list; i++) {
         if (completion->choices[i].state != CHOICE_WAITING || completion_generated(completion, i))
             continue;
         struct need need = {.match = {0}};
+        bool careful =
+            completion->choices[i].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s);
         if (careful && pages_missing(s, completion, i, completion->prompt_count, &need) > 0)
             return;
         struct sequence *follower = scheduler_seat(s, completion, i);

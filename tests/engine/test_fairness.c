@@ -274,6 +274,31 @@ START_TEST(one_of_a_tenant_decodes_beside_many_of_another)
 }
 END_TEST
 
+START_TEST(who_waits_for_a_prefix_keeps_only_its_own_tenant_waiting)
+{
+    struct rig *rig = rig_create(&(struct rig_options){.page_count = 40,
+                                                       .page_size = 8,
+                                                       .max_sequences = 8,
+                                                       .max_batch_tokens = 80,
+                                                       .tenant_count = 3});
+    struct rig_request a = request_of(0, 36, 1), b = a, c = request_of(2, 20, 1),
+                       d = request_of(3, 5, 1);
+    a.tenant = b.tenant = d.tenant = 1;
+    c.tenant = 2;
+    rig->scheduler->tenants[2].served = 1000; /* 1 is first */
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c),
+                      *cd = add(rig, &d);
+    expect(rig, 80, "A:0+36 C:0+20");
+    expect(rig, 80, "B:32+4 D:0+5");
+    expect(rig, 80, "");
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    done(rig, cc, &c);
+    done(rig, cd, &d);
+    rig_destroy(rig);
+}
+END_TEST
+
 /* ---- priorities ---- */
 
 START_TEST(lower_values_go_first_and_then_who_came_first)
@@ -428,6 +453,23 @@ START_TEST(pages_that_others_hold_too_cost_nothing)
 }
 END_TEST
 
+START_TEST(the_last_holder_of_a_shared_page_needs_none)
+{
+    /* Two pages: the choices share the first, one copies it into the second. Nobody gives way. */
+    struct rig *rig = rig_create(&(struct rig_options){
+        .page_count = 2, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 64});
+    struct rig_request a = request_of(0, 4, 4);
+    a.choice_count = 2;
+    struct completion *ca = add(rig, &a);
+    expect(rig, 64, "A:0+4");
+    expect(rig, 64, "A:4+1 A.1:4+1 1>2");
+    rig_run(rig, 10);
+    ck_assert_uint_eq(metric_get(&rig->metrics.preemptions), 0);
+    done(rig, ca, &a);
+    rig_destroy(rig);
+}
+END_TEST
+
 START_TEST(who_is_less_urgent_gives_way_first_whatever_it_costs)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 9,
@@ -501,6 +543,60 @@ START_TEST(while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit)
 }
 END_TEST
 
+START_TEST(a_follower_that_gave_way_twice_is_not_seated_on_credit)
+{
+    /* Both choices want 4 pages and share one: 7 in all, there are 6. */
+    struct rig *rig = rig_create(&(struct rig_options){
+        .page_count = 6, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 64});
+    struct rig_request a = request_of(0, 8, 24);
+    a.choice_count = 2;
+    struct completion *ca = add(rig, &a);
+    ca->choices[1].preemptions = PREEMPTIONS_MAX;
+    expect(rig, 64, "A:0+8");
+    expect(rig, 64, "A:8+1"); /* alone: the other one waits for its end */
+    rig_run(rig, 100);
+    ck_assert_uint_eq(metric_get(&rig->metrics.preemptions), 0);
+    done(rig, ca, &a);
+    rig_destroy(rig);
+}
+END_TEST
+
+START_TEST(a_tenant_takes_back_no_more_than_its_part)
+{
+    /* 17 pages: 8 for each. 1 holds 9; 2 holds 5 and wants 4 more, which is one too many. */
+    struct rig *rig = rig_create(&(struct rig_options){.page_count = 17,
+                                                       .page_size = 8,
+                                                       .max_sequences = 8,
+                                                       .max_batch_tokens = 200,
+                                                       .tenant_count = 3,
+                                                       .no_prefix_cache = true});
+    struct rig_request a = request_of(0, 33, 7), b = request_of(1, 25, 7), c = request_of(2, 33, 7),
+                       d = request_of(3, 25, 7);
+    a.tenant = b.tenant = 1;
+    c.tenant = d.tenant = 2;
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c),
+                      *cd = add(rig, &d);
+    while (rig_step(rig, 200)[0] != '\0')
+        ck_assert_uint_eq(metric_get(&rig->metrics.preemptions), 0);
+    /* With a page less it is entitled. */
+    d.token_count = 17;
+    struct rig_request all[4] = {a, b, c, d};
+    struct completion *again[4];
+    for (unsigned i = 0; i < 4; i++)
+        again[i] = add(rig, &all[i]);
+    rig_run(rig, 100);
+    ck_assert_uint_eq(metric_get(&rig->metrics.preemptions), 1);
+    for (unsigned i = 0; i < 4; i++)
+        done(rig, again[i], &all[i]);
+    d.token_count = 25;
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    done(rig, cc, &c);
+    done(rig, cd, &d);
+    rig_destroy(rig);
+}
+END_TEST
+
 /* ---- deadlines ---- */
 
 START_TEST(a_deadline_ends_a_choice_wherever_it_is)
@@ -555,15 +651,19 @@ int main(void)
     tcase_add_test(tcase, nobody_saves_up_turns_or_owes_some_for_having_been_alone);
     tcase_add_test(tcase, what_is_cached_or_computed_again_is_not_charged);
     tcase_add_test(tcase, one_of_a_tenant_decodes_beside_many_of_another);
+    tcase_add_test(tcase, who_waits_for_a_prefix_keeps_only_its_own_tenant_waiting);
     tcase_add_test(tcase, lower_values_go_first_and_then_who_came_first);
     tcase_add_test(tcase, urgent_prompts_get_their_rows_before_those_that_run);
     tcase_add_test(tcase, a_tenant_steps_back_behind_others_but_not_ahead_of_them);
     tcase_add_test(tcase, who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one);
     tcase_add_test(tcase, who_gives_way_is_whoever_is_cheapest_to_compute_again);
     tcase_add_test(tcase, pages_that_others_hold_too_cost_nothing);
+    tcase_add_test(tcase, the_last_holder_of_a_shared_page_needs_none);
     tcase_add_test(tcase, who_is_less_urgent_gives_way_first_whatever_it_costs);
     tcase_add_test(tcase, the_tenant_that_holds_most_gives_way_first);
     tcase_add_test(tcase, while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit);
+    tcase_add_test(tcase, a_follower_that_gave_way_twice_is_not_seated_on_credit);
+    tcase_add_test(tcase, a_tenant_takes_back_no_more_than_its_part);
     tcase_add_test(tcase, a_deadline_ends_a_choice_wherever_it_is);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
