@@ -8,8 +8,8 @@
  * so the figures compare. Perplexity is exp of the mean negative log-probability; its error is the
  * standard error of that mean, times perplexity.
  *
- * With --kl the same windows run through the OpenBLAS reference too, and KL(reference ‖ ours) of
- * every scored position is averaged.
+ * With --kl the same windows run through the OpenBLAS reference too: its own perplexity, and
+ * KL(reference ‖ ours) of every scored position.
  */
 #include "server/program.h"
 
@@ -35,12 +35,12 @@ struct perplexity {
     struct workbench ours, reference; /* reference.backend NULL without --kl */
     uint32_t window;
     uint32_t *tokens;
-    size_t token_count;
-    uint32_t *input;  /* [window] */
-    uint32_t *rows;   /* [window] */
-    float *logits[2]; /* [LOGITS_ROWS][vocabulary] ours, reference */
-    struct mean loss, kl;
-    double kl_largest;
+    size_t token_count, window_count; /* of the text; windows that are run */
+    uint32_t *input;                  /* [window] */
+    uint32_t *rows;                   /* [window] */
+    float *logits[2];                 /* [LOGITS_ROWS][vocabulary] ours, reference */
+    struct mean loss, reference_loss, kl;
+    double *divergences; /* [scored positions], only with --kl: its quantiles need all of them */
     uint64_t same_best;
 };
 
@@ -75,22 +75,26 @@ static void score(struct perplexity *p, const float *ours, const float *referenc
     mean_add(&p->loss, our_sum - (double)ours[next]);
     if (!reference)
         return;
-    double reference_sum = log_sum(reference, vocabulary);
-    double kl = 0;
+    double reference_sum = log_sum(reference, vocabulary), kl = 0;
+    mean_add(&p->reference_loss, reference_sum - (double)reference[next]);
     for (uint32_t i = 0; i < vocabulary; i++) {
         double log_p = (double)reference[i] - reference_sum;
         kl += exp(log_p) * (log_p - ((double)ours[i] - our_sum));
     }
+    p->divergences[p->kl.count] = kl;
     mean_add(&p->kl, kl);
-    if (kl > p->kl_largest)
-        p->kl_largest = kl;
     p->same_best += workbench_argmax(ours, vocabulary) == workbench_argmax(reference, vocabulary);
+}
+
+static uint32_t scored_per_window(const struct perplexity *p)
+{
+    return p->window - 1 - p->window / 2;
 }
 
 /* Forward the window, keeping the hidden states of the scored half. `batch` and `sequence` must
    stay until the logits were taken. */
-static void forward(struct perplexity *p, struct workbench *bench, uint32_t first_scored,
-                    struct batch_sequence *sequence, struct batch *batch)
+static void forward(struct perplexity *p, struct workbench *bench, struct batch_sequence *sequence,
+                    struct batch *batch)
 {
     *sequence = workbench_sequence(bench, 0, 0, p->window);
     *batch = (struct batch){
@@ -98,7 +102,7 @@ static void forward(struct perplexity *p, struct workbench *bench, uint32_t firs
         .tokens = p->input,
         .sequence_count = 1,
         .sequences = sequence,
-        .logits_row_count = p->window - 1 - first_scored,
+        .logits_row_count = scored_per_window(p),
         .logits_rows = p->rows,
     };
     bench->backend->ops->forward(bench->backend, batch);
@@ -107,8 +111,7 @@ static void forward(struct perplexity *p, struct workbench *bench, uint32_t firs
 static void run_window(struct perplexity *p, const uint32_t *tokens)
 {
     uint32_t vocabulary = p->ours.backend->vocabulary;
-    uint32_t first_scored = p->window / 2;
-    uint32_t scored = p->window - 1 - first_scored;
+    uint32_t first_scored = p->window / 2, scored = scored_per_window(p);
     memcpy(p->input, tokens, p->window * sizeof *tokens);
     if (tokenizer_adds_bos(p->ours.tokenizer))
         p->input[0] = tokenizer_bos(p->ours.tokenizer);
@@ -117,9 +120,9 @@ static void run_window(struct perplexity *p, const uint32_t *tokens)
     bool has_reference = p->reference.backend != NULL;
     struct batch_sequence sequences[2];
     struct batch batches[2];
-    forward(p, &p->ours, first_scored, &sequences[0], &batches[0]);
+    forward(p, &p->ours, &sequences[0], &batches[0]);
     if (has_reference)
-        forward(p, &p->reference, first_scored, &sequences[1], &batches[1]);
+        forward(p, &p->reference, &sequences[1], &batches[1]);
     for (uint32_t first = 0; first < scored; first += LOGITS_ROWS) {
         uint32_t count = scored - first < LOGITS_ROWS ? scored - first : LOGITS_ROWS;
         p->ours.backend->ops->logits(p->ours.backend, first, count, p->logits[0]);
@@ -159,6 +162,9 @@ static enum status load_text(struct perplexity *p, struct error *error)
         status = error_set(error, STATUS_INVALID, "file",
                            "%s has %zu tokens; at least two windows of %u are needed",
                            p->options->text_file, p->token_count, p->window);
+    p->window_count = p->token_count / p->window;
+    if (p->options->perplexity_windows && p->options->perplexity_windows < p->window_count)
+        p->window_count = p->options->perplexity_windows;
     return status;
 }
 
@@ -187,33 +193,60 @@ static enum status prepare(struct perplexity *p, struct error *error)
     p->rows = malloc(p->window * sizeof *p->rows);
     p->logits[0] = malloc(logits_bytes);
     p->logits[1] = malloc(logits_bytes);
-    if (!p->input || !p->rows || !p->logits[0] || !p->logits[1])
+    p->divergences = calloc(p->window_count * scored_per_window(p), sizeof *p->divergences);
+    if (!p->input || !p->rows || !p->logits[0] || !p->logits[1] || !p->divergences)
         return error_set(error, STATUS_IO, NULL, "out of memory");
     return STATUS_OK;
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Divergences are in order: the least that `share` of them do not pass. */
+static double quantile(const struct perplexity *p, double share)
+{
+    size_t rank = (size_t)ceil(share * (double)p->kl.count);
+    return p->divergences[rank > 0 ? rank - 1 : 0];
+}
+
+static double mean_perplexity(const struct mean *loss)
+{
+    return exp(loss->sum / (double)loss->count);
+}
+
+static void print_kl(const struct perplexity *p)
+{
+    double reference = mean_perplexity(&p->reference_loss);
+    double kl = p->kl.sum / (double)p->kl.count, error = mean_error(&p->kl);
+    double p99 = quantile(p, 0.99), largest = quantile(p, 1);
+    double best = (double)p->same_best / (double)p->kl.count;
+    if (p->options->json)
+        printf(",\"reference_perplexity\":%.6f,\"kl_mean\":%.8f,\"kl_error\":%.8f,\"kl_p99\":%.8f,"
+               "\"kl_largest\":%.8f,\"same_best\":%.6f",
+               reference, kl, error, p99, largest, best);
+    else
+        printf("the float reference's is %.4f; KL divergence from it: mean %.6f ± %.6f nats, 99th "
+               "percentile %.5f, largest %.5f; the best token is the same at %.2f %%\n",
+               reference, kl, error, p99, largest, 100 * best);
+}
+
 static void print(const struct perplexity *p)
 {
-    double loss = p->loss.sum / (double)p->loss.count;
-    double perplexity = exp(loss), error = perplexity * mean_error(&p->loss);
-    bool has_kl = p->kl.count > 0;
-    double kl = has_kl ? p->kl.sum / (double)p->kl.count : 0;
-    double best = has_kl ? (double)p->same_best / (double)p->kl.count : 0;
-    if (p->options->json) {
+    double perplexity = mean_perplexity(&p->loss), error = perplexity * mean_error(&p->loss);
+    unsigned long long count = p->loss.count;
+    if (p->options->json)
         printf("{\"perplexity\":%.6f,\"error\":%.6f,\"scored_tokens\":%llu,\"window\":%u",
-               perplexity, error, (unsigned long long)p->loss.count, p->window);
-        if (has_kl)
-            printf(",\"kl_mean\":%.8f,\"kl_error\":%.8f,\"kl_largest\":%.6f,\"same_best\":%.6f", kl,
-                   mean_error(&p->kl), p->kl_largest, best);
+               perplexity, error, count, p->window);
+    else
+        printf("perplexity %.4f ± %.4f over %llu tokens in windows of %u\n", perplexity, error,
+               count, p->window);
+    if (p->kl.count > 0)
+        print_kl(p);
+    if (p->options->json)
         printf("}\n");
-        return;
-    }
-    printf("perplexity %.4f ± %.4f over %llu tokens in windows of %u\n", perplexity, error,
-           (unsigned long long)p->loss.count, p->window);
-    if (has_kl)
-        printf("KL divergence from the float reference: mean %.6f ± %.6f nats, largest %.4f; the "
-               "best token is the same at %.2f %%\n",
-               kl, mean_error(&p->kl), p->kl_largest, 100 * best);
 }
 
 int program_perplexity(const struct options *options)
@@ -223,11 +256,9 @@ int program_perplexity(const struct options *options)
     error_clear(&error);
     enum status status = prepare(&p, &error);
     if (status == STATUS_OK) {
-        size_t windows = p.token_count / p.window;
-        if (options->perplexity_windows && options->perplexity_windows < windows)
-            windows = options->perplexity_windows;
-        for (size_t i = 0; i < windows; i++)
+        for (size_t i = 0; i < p.window_count; i++)
             run_window(&p, p.tokens + i * p.window);
+        qsort(p.divergences, p.kl.count, sizeof *p.divergences, compare_doubles);
         print(&p);
     } else {
         log_error("perplexity_failed", "%s", error.message);
@@ -237,6 +268,7 @@ int program_perplexity(const struct options *options)
     free(p.rows);
     free(p.logits[0]);
     free(p.logits[1]);
+    free(p.divergences);
     workbench_close(&p.reference);
     workbench_close(&p.ours);
     return status == STATUS_OK ? 0 : 1;

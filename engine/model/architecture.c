@@ -38,7 +38,10 @@ static const struct architecture architectures[] = {
      .window_period = 6,
      .local_rope_base = 10000.0f,
      .odd_layers = 62},
-    {.name = "phi3", .neox = true, .features = FEATURE_FUSED_QKV | FEATURE_FUSED_GATE_UP},
+    {.name = "phi3",
+     .neox = true,
+     .features = FEATURE_FUSED_QKV | FEATURE_FUSED_GATE_UP,
+     .window_period = WINDOW_EVERYWHERE},
 };
 #define ARCHITECTURE_COUNT (sizeof architectures / sizeof architectures[0])
 
@@ -194,42 +197,138 @@ static enum status read_head_size(struct key_reader *reader, struct model_config
 
 /* ---- What only some families have ---- */
 
+/* Without the key: Phi-3's files only have the factors, and old files only the factor of linear
+   scaling. */
+static enum status read_scaling_type(struct key_reader *reader, struct model_details *details)
+{
+    static const char *const known[] = {[ROPE_NONE] = "none",
+                                        [ROPE_LINEAR] = "linear",
+                                        [ROPE_YARN] = "yarn",
+                                        [ROPE_LONG] = "longrope"};
+    const char *name = full_key(reader, "rope.scaling.type");
+    if (!gguf_has(reader->gguf, name)) {
+        bool has_factors = gguf_find_tensor(reader->gguf, "rope_factors_short.weight") != NULL ||
+                           gguf_find_tensor(reader->gguf, "rope_factors_long.weight") != NULL;
+        details->rope_scaling = has_factors                    ? ROPE_LONG
+                                : details->rope_factor != 1.0f ? ROPE_LINEAR
+                                                               : ROPE_NONE;
+        return STATUS_OK;
+    }
+    struct gguf_string text;
+    enum status status = gguf_get_string(reader->gguf, name, &text, reader->error);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) {
+        if (strlen(known[i]) != text.length || memcmp(known[i], text.text, text.length) != 0)
+            continue;
+        details->rope_scaling = (enum rope_scaling)i;
+        return STATUS_OK;
+    }
+    return error_set(reader->error, STATUS_UNSUPPORTED, name,
+                     "unknown RoPE scaling '%.*s' in %s (known: none, linear, yarn, longrope)",
+                     (int)(text.length < 40 ? text.length : 40), text.text, name);
+}
+
+static enum status read_yarn(struct key_reader *reader, struct model_details *details)
+{
+    float extrapolation = 1.0f;
+    details->yarn_beta_fast = 32.0f;
+    details->yarn_beta_slow = 1.0f;
+    enum status status;
+    if ((status = read_f32_optional(reader, "rope.scaling.yarn_beta_fast", 1e-3f, 1e6f,
+                                    &details->yarn_beta_fast)) ||
+        (status = read_f32_optional(reader, "rope.scaling.yarn_beta_slow", 1e-3f, 1e6f,
+                                    &details->yarn_beta_slow)) ||
+        (status = read_f32_optional(reader, "rope.scaling.yarn_attn_factor", 1e-6f, 1e6f,
+                                    &details->yarn_attn_factor)) ||
+        (status = read_f32_optional(reader, "rope.scaling.yarn_ext_factor", -1e6f, 1e6f,
+                                    &extrapolation)))
+        return status;
+    const char *name = full_key(reader, "rope.scaling.yarn_ext_factor");
+    if (extrapolation != 1.0f)
+        return error_set(reader->error, STATUS_UNSUPPORTED, name, "%s is %g: only 1 is supported",
+                         name, (double)extrapolation);
+    return STATUS_OK;
+}
+
 static enum status read_rope_scaling(struct key_reader *reader, struct model_details *details)
 {
-    static const struct {
-        const char *name;
-        enum rope_scaling scaling;
-    } known[] = {
-        {"none", ROPE_NONE}, {"linear", ROPE_LINEAR}, {"yarn", ROPE_YARN}, {"longrope", ROPE_LONG}};
-    details->rope_scaling = ROPE_NONE;
     details->rope_factor = 1.0f;
     details->rope_attn_factor = 1.0f;
     details->rope_original = details->config.context;
     enum status status;
-    const char *name = full_key(reader, "rope.scaling.type");
-    if (gguf_has(reader->gguf, name)) {
-        struct gguf_string text;
-        status = gguf_get_string(reader->gguf, name, &text, reader->error);
-        if (status != STATUS_OK)
-            return status;
-        size_t i = 0;
-        while (i < 4 && (strlen(known[i].name) != text.length ||
-                         memcmp(known[i].name, text.text, text.length) != 0))
-            ++i;
-        if (i == 4)
-            return error_set(reader->error, STATUS_UNSUPPORTED, name,
-                             "unknown RoPE scaling '%.*s' in %s (known: none, linear, yarn, "
-                             "longrope)",
-                             (int)(text.length < 40 ? text.length : 40), text.text, name);
-        details->rope_scaling = known[i].scaling;
-    }
-    if ((status = read_f32_optional(reader, "rope.scaling.factor", 1e-6f, 1e6f,
+    if ((status =
+             read_f32_optional(reader, "rope.scale_linear", 1e-6f, 1e6f, &details->rope_factor)) ||
+        (status = read_f32_optional(reader, "rope.scaling.factor", 1e-6f, 1e6f,
                                     &details->rope_factor)) ||
+        (status = read_scaling_type(reader, details)) ||
         (status = read_f32_optional(reader, "rope.scaling.attn_factor", 1e-6f, 1e6f,
-                                    &details->rope_attn_factor)))
+                                    &details->rope_attn_factor)) ||
+        (status = read_u32_optional(reader, "rope.scaling.original_context_length", 1, 1u << 26,
+                                    &details->rope_original)))
         return status;
-    return read_u32_optional(reader, "rope.scaling.original_context_length", 1, 1u << 26,
-                             &details->rope_original);
+    return details->rope_scaling == ROPE_YARN ? read_yarn(reader, details) : STATUS_OK;
+}
+
+/* Which layers have the window: the family's period, unless the file has a period of its own, or
+   says it of every layer. */
+static enum status read_window_layers(struct key_reader *reader, struct model_details *details)
+{
+    uint32_t layers = details->config.layers, period = details->architecture->window_period;
+    const char *name = full_key(reader, "attention.sliding_window_pattern");
+    int32_t of_layers[LIMIT_LAYERS];
+    enum gguf_type type;
+    uint64_t count;
+    enum status status;
+    if (!gguf_has(reader->gguf, name)) {
+        for (uint32_t layer = 0; layer < layers; ++layer)
+            details->local[layer] = period == WINDOW_EVERYWHERE || (layer + 1) % period != 0;
+        return STATUS_OK;
+    }
+    if (gguf_array_count(reader->gguf, name, &type, &count, NULL) != STATUS_OK) {
+        status = read_u32(reader, "attention.sliding_window_pattern", 1, LIMIT_LAYERS, &period);
+        for (uint32_t layer = 0; layer < layers && status == STATUS_OK; ++layer)
+            details->local[layer] = (layer + 1) % period != 0;
+        return status;
+    }
+    if (count < layers)
+        return error_set(reader->error, STATUS_INVALID, name, "%s has %llu elements for %u layers",
+                         name, (unsigned long long)count, layers);
+    status = gguf_array_get_i32(reader->gguf, name, of_layers, layers, reader->error);
+    for (uint32_t layer = 0; layer < layers && status == STATUS_OK; ++layer)
+        details->local[layer] = of_layers[layer] != 0;
+    return status;
+}
+
+static enum status read_window(struct key_reader *reader, struct model_details *details)
+{
+    const struct architecture *architecture = details->architecture;
+    const char *name = full_key(reader, "attention.sliding_window");
+    uint32_t period = architecture->window_period, window = 0;
+    enum status status =
+        period == 0 || period == WINDOW_EVERYWHERE
+            ? read_u32_optional(reader, "attention.sliding_window", 0, UINT32_MAX, &window)
+            : read_u32(reader, "attention.sliding_window", 1, 1u << 26, &window);
+    if (status != STATUS_OK || window == 0)
+        return status;
+    if (period == 0) /* in which layers? A window that reaches over everything changes nothing. */
+        return window >= details->config.context
+                   ? STATUS_OK
+                   : error_set(reader->error, STATUS_UNSUPPORTED, name,
+                               "%s is %u: windows are not known of the family %s", name, window,
+                               architecture->name);
+    details->window = window;
+    details->local_rope_base = architecture->local_rope_base;
+    status =
+        read_f32_optional(reader, "rope.freq_base_swa", 1.0f, 1e12f, &details->local_rope_base);
+    return status == STATUS_OK ? read_window_layers(reader, details) : status;
+}
+
+/* A key that must be there, or may be. */
+static enum status read_cap(struct key_reader *reader, const char *key, bool needed, float *out)
+{
+    return needed ? read_f32(reader, key, 1e-3f, 1e6f, out)
+                  : read_f32_optional(reader, key, 1e-3f, 1e6f, out);
 }
 
 static void config_windows(struct model_details *details)
@@ -243,14 +342,19 @@ static enum status read_family(struct key_reader *reader, struct model_details *
 {
     const struct architecture *architecture = details->architecture;
     struct model_config *config = &details->config;
+    const char *name = full_key(reader, "attention.causal");
+    bool is_causal = true;
     enum status status = STATUS_OK;
-    if (architecture->window_period > 0)
-        status = read_u32(reader, "attention.sliding_window", 1, 1u << 26, &details->window);
-    if (status == STATUS_OK && architecture->score_cap)
-        status = read_f32(reader, "attn_logit_softcapping", 1e-3f, 1e6f, &details->score_cap);
-    if (status == STATUS_OK && architecture->final_cap)
-        status = read_f32(reader, "final_logit_softcapping", 1e-3f, 1e6f, &details->final_cap);
-    if (status != STATUS_OK)
+    if (gguf_has(reader->gguf, name))
+        status = gguf_get_bool(reader->gguf, name, &is_causal, reader->error);
+    if (status == STATUS_OK && !is_causal)
+        status = error_set(reader->error, STATUS_UNSUPPORTED, name,
+                           "%s is false: models that see what follows are not supported", name);
+    if (status != STATUS_OK || (status = read_window(reader, details)) ||
+        (status = read_cap(reader, "attn_logit_softcapping", architecture->score_cap,
+                           &details->score_cap)) ||
+        (status = read_cap(reader, "final_logit_softcapping", architecture->final_cap,
+                           &details->final_cap)))
         return status;
     config_windows(details);
     details->embedding_scale =
@@ -305,8 +409,7 @@ enum status model_details_read(const struct gguf *gguf, struct model_details *ou
 
 bool model_layer_is_local(const struct model_details *details, uint32_t layer)
 {
-    uint32_t period = details->architecture->window_period;
-    return period > 0 && (layer + 1) % period != 0;
+    return details->local[layer];
 }
 
 /* ---- RoPE ---- */
@@ -345,8 +448,8 @@ static double yarn_pair(const struct model_details *details, double base, double
 static void scale_yarn(const struct model_details *details, double base, double *frequencies)
 {
     uint32_t half = details->config.rotary / 2;
-    double low = floor(yarn_pair(details, base, 32.0)); /* beta_fast */
-    double high = ceil(yarn_pair(details, base, 1.0));  /* beta_slow */
+    double low = floor(yarn_pair(details, base, (double)details->yarn_beta_fast));
+    double high = ceil(yarn_pair(details, base, (double)details->yarn_beta_slow));
     if (low < 0.0)
         low = 0.0;
     if (high > details->config.rotary - 1.0)
@@ -360,19 +463,30 @@ static void scale_yarn(const struct model_details *details, double base, double 
     }
 }
 
+/* Attention gets sharper with the stretch (YaRN, section 3.4). */
+static float yarn_magnitude(const struct model_details *details)
+{
+    double own = (double)details->yarn_attn_factor;
+    if (own == 0.0)
+        own = details->rope_factor > 1.0f
+                  ? 1.0 + 0.1 * math_log_double((double)details->rope_factor)
+                  : 1.0;
+    return (float)((double)details->rope_attn_factor * own);
+}
+
 enum status model_rope_frequencies(const struct gguf *gguf, const struct model_details *details,
                                    bool local, uint32_t context, double *frequencies,
                                    float *magnitude, struct error *error)
 {
     uint32_t rotary = details->config.rotary;
-    bool own_base = local && details->architecture->local_rope_base > 0.0f;
-    double base = own_base ? (double)details->architecture->local_rope_base
-                           : (double)details->config.rope_base;
+    bool own_base = local && details->local_rope_base > 0.0f;
+    double base = own_base ? (double)details->local_rope_base : (double)details->config.rope_base;
     for (uint32_t i = 0; i < rotary / 2; ++i)
         frequencies[i] = math_pow(base, -2.0 * i / rotary);
     *magnitude = 1.0f;
     if (own_base)
         return STATUS_OK;
+    *magnitude = details->rope_attn_factor;
     enum status status = STATUS_OK;
     switch (details->rope_scaling) {
     case ROPE_NONE:
@@ -383,11 +497,9 @@ enum status model_rope_frequencies(const struct gguf *gguf, const struct model_d
         break;
     case ROPE_YARN:
         scale_yarn(details, base, frequencies);
-        *magnitude = (float)((double)details->rope_attn_factor *
-                             (1.0 + 0.1 * math_log_double((double)details->rope_factor)));
+        *magnitude = yarn_magnitude(details);
         break;
     case ROPE_LONG:
-        *magnitude = details->rope_attn_factor;
         status = divide_by_tensor(gguf,
                                   context > details->rope_original ? "rope_factors_long.weight"
                                                                    : "rope_factors_short.weight",

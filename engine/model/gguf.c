@@ -1030,11 +1030,15 @@ enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t
     enum status status = get_elements(gguf, key, count, &entry, error);
     if (status != STATUS_OK)
         return status;
-    if (!type_is_integer(entry->element))
+    if (!type_is_integer(entry->element) && entry->element != GGUF_BOOL)
         return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of integers",
                          key, type_names[entry->element]);
     const uint8_t *at = gguf->parts[0].header + entry->value;
     for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element]) {
+        if (entry->element == GGUF_BOOL) {
+            out[i] = at[0] != 0;
+            continue;
+        }
         bool negative = false;
         uint64_t magnitude = 0;
         load_integer(at, entry->element, &negative, &magnitude);

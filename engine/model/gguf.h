@@ -77,7 +77,8 @@ enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, s
 enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out,
                             struct error *error);
 
-/* Arrays. element type must match (STRING), or be any integer type (ints), or float (floats). */
+/* Arrays. element type must match (STRING), or be any integer type or bool (ints: 0 or 1), or float
+   (floats). */
 enum status gguf_array_count(const struct gguf *gguf, const char *key, enum gguf_type *element_type,
                              uint64_t *count, struct error *error);
 /* Walk a string array in O(1) per element: *cursor is 0 at the start. false at the end. */

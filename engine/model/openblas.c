@@ -168,7 +168,7 @@ static void finish_heads(const struct openblas *model, float *heads, uint32_t co
                          const float *bias, const float *weight, uint32_t position)
 {
     const struct model_config *config = &model->details.config;
-    bool own = model->details.architecture->local_rope_base > 0.0f &&
+    bool own = model->details.local_rope_base > 0.0f &&
                model_layer_is_local(&model->details, model->layer);
     for (uint32_t h = 0; h < count; ++h) {
         float *head = heads + h * config->head_dim;

@@ -108,7 +108,7 @@ static void carve_scratch(struct quantized *model, const struct model_details *d
     forward->q = carve(carver, rows * queries, f);
     forward->attended = carve(carver, rows * queries, f);
     forward->hidden = carve(carver, rows * config->embedding, f);
-    bool two_bases = details->architecture->local_rope_base > 0.0f;
+    bool two_bases = details->local_rope_base > 0.0f;
     for (uint32_t base = 0; base < (two_bases ? 2u : 1u); ++base) {
         forward->cosine[base] = carve(carver, rows * (config->rotary / 2), f);
         forward->sine[base] = carve(carver, rows * (config->rotary / 2), f);
@@ -651,7 +651,7 @@ static void set_units(struct forward *forward)
 static enum status set_rotation(struct forward *forward, const struct backend_start *start,
                                 struct error *error)
 {
-    forward->bases = start->details->architecture->local_rope_base > 0.0f ? 2 : 1;
+    forward->bases = start->details->local_rope_base > 0.0f ? 2 : 1;
     for (uint32_t base = 0; base < forward->bases; ++base) {
         enum status status =
             model_rope_frequencies(start->gguf, start->details, base == 1, start->options->context,

@@ -100,11 +100,14 @@ class Model:
     vocabulary: int = 512
     context: int = 2048
     rope_base: float = 10000.0
-    rope_scaling: dict = dataclasses.field(default_factory=dict)
+    rope_scaling: dict = dataclasses.field(default_factory=dict)  # key behind rope. → value
+    longrope: bool = False  # its two tensors
     rope_freqs: bool = False
     rotary: int | None = None
     extra_tensor: bool = False
     window: int | None = None
+    window_pattern: int | list | None = None
+    local_rope_base: float | None = None
 
 
 K_QUANTS = dict(width=256, heads=4, kv_heads=2, head_dim=64, feed_forward=256, layers=2)
@@ -128,11 +131,24 @@ MODELS = [
         rope_freqs=True,
         extra_tensor=True,
     ),
-    Model("llama-linear", rope_scaling={"type": "linear", "factor": 4.0}, heads=3, kv_heads=3),
+    Model("llama-linear", rope_scaling={"scaling.type": "linear", "scaling.factor": 4.0}, heads=3, kv_heads=3),
+    Model("llama-linear-old", weights=Q.Q8_0, rope_scaling={"scale_linear": 3.0}),  # as in 2023
     Model(
         "llama-yarn",
         weights=Q.Q8_0,
-        rope_scaling={"type": "yarn", "factor": 4.0, "original": 512},
+        rope_scaling={"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 512},
+    ),
+    Model(
+        "llama-yarn-own",
+        weights=Q.Q8_0,
+        rope_scaling={
+            "scaling.type": "yarn",
+            "scaling.factor": 8.0,
+            "scaling.original_context_length": 256,
+            "scaling.yarn_beta_fast": 12.0,
+            "scaling.yarn_beta_slow": 2.0,
+            "scaling.yarn_attn_factor": 1.3,
+        },
     ),
     Model("llama-partial", weights=Q.Q8_0, rotary=16),
     Model("llama-q4_0", weights=Q.Q4_0),
@@ -169,13 +185,28 @@ MODELS = [
         head_dim=32,
         window=24,
     ),
-    Model("phi3", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1),
     Model(
-        "phi3-longrope",
+        "gemma3-pattern",
+        family="gemma3",
+        weights=Q.Q8_0,
+        heads=4,
+        kv_heads=2,
+        head_dim=32,
+        window=20,
+        window_pattern=[False, True, True],
+        local_rope_base=5000.0,
+        rope_scaling={"scaling.type": "linear", "scaling.factor": 8.0},  # not of the layers with a window
+    ),
+    Model("gemma3-period", family="gemma3", weights=Q.Q8_0, layers=4, window=20, window_pattern=2),
+    Model("phi3", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1),
+    Model("phi3-window", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1, window=24),
+    Model(
+        "phi3-longrope",  # without the scaling's type, as the converter writes Phi-3
         family="phi3",
         weights=Q.Q4_1,
         tied=False,
-        rope_scaling={"type": "longrope", "original": 512, "attn_factor": 1.19},
+        longrope=True,
+        rope_scaling={"scaling.original_context_length": 512, "scaling.attn_factor": 1.19},
     ),
 ]
 
@@ -267,15 +298,13 @@ class Builder:
         if family == "gemma2":
             w.add_attn_logit_softcapping(50.0)
             w.add_final_logit_softcapping(30.0)
-        scaling = m.rope_scaling
-        if scaling:
-            w.add_string(f"{family}.rope.scaling.type", scaling["type"])
-            if "factor" in scaling:
-                w.add_rope_scaling_factor(scaling["factor"])
-            if "original" in scaling:
-                w.add_rope_scaling_orig_ctx_len(scaling["original"])
-            if "attn_factor" in scaling:
-                w.add_rope_scaling_attn_factors(scaling["attn_factor"])
+        if m.window_pattern is not None:
+            w.add_sliding_window_pattern(m.window_pattern)
+        if m.local_rope_base:
+            w.add_float32(f"{family}.rope.freq_base_swa", m.local_rope_base)
+        for key, value in m.rope_scaling.items():
+            add = {str: w.add_string, int: w.add_uint32, float: w.add_float32}[type(value)]
+            add(f"{family}.rope.{key}", value)
 
     def vocabulary(self):
         w, count = self.writer, self.model.vocabulary
@@ -331,7 +360,7 @@ class Builder:
         half = (m.rotary or m.head_dim) // 2
         if m.rope_freqs:
             w.add_tensor("rope_freqs.weight", np.linspace(1.0, 8.0, half, dtype=np.float32))
-        if m.rope_scaling.get("type") == "longrope":
+        if m.longrope:
             w.add_tensor("rope_factors_long.weight", np.linspace(1, 6, half, dtype=np.float32))
             w.add_tensor("rope_factors_short.weight", np.linspace(1, 2, half, dtype=np.float32))
         if m.extra_tensor:

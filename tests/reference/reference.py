@@ -22,7 +22,7 @@ class Family:
     halves: bool = True  # RoPE pairs (i, i + rotary/2) instead of (2i, 2i + 1)
     gelu: bool = False
     scaled_embedding: bool = False
-    window_period: int = 0  # every n-th layer sees everything, the others only the window
+    window_period: int = 0  # every n-th layer sees everything, the others only the window; inf: none does
     local_base: float | None = None  # RoPE base of layers with a window
 
 
@@ -32,7 +32,7 @@ FAMILIES = {
     "qwen3": Family(),
     "gemma2": Family(gelu=True, scaled_embedding=True, window_period=2),
     "gemma3": Family(gelu=True, scaled_embedding=True, window_period=6, local_base=10000.0),
-    "phi3": Family(),
+    "phi3": Family(window_period=math.inf),
 }
 
 
@@ -54,6 +54,7 @@ class Reference:
         self.eps = self.key("attention.layer_norm_rms_epsilon")
         self.base = self.key("rope.freq_base", 10000.0)
         self.window = self.key("attention.sliding_window", 0)
+        self.local_base = self.key("rope.freq_base_swa", self.family.local_base)
         self.attention_cap = self.key("attn_logit_softcapping", 0.0)
         self.final_cap = self.key("final_logit_softcapping", 0.0)
         self.context = context or self.key("context_length")
@@ -77,24 +78,30 @@ class Reference:
     def optional(self, name):
         return self.tensor(name) if name in self.tensors else None
 
+    def is_local(self, index):
+        pattern = self.key("attention.sliding_window_pattern", self.family.window_period)
+        if not self.window or not pattern:
+            return False
+        return bool(pattern[index]) if isinstance(pattern, list) else (index + 1) % pattern != 0
+
     # RoPE
 
     def frequencies(self, local):
         """Angles per position [rotary/2] and the factor on sine and cosine."""
         half = self.rotary // 2
-        base = self.family.local_base if local and self.family.local_base else self.base
+        base = self.local_base if local and self.local_base else self.base
         inverse = base ** (-np.arange(half, dtype=np.float64) * 2.0 / self.rotary)
-        if local and self.family.local_base:
+        if local and self.local_base:
             return inverse, 1.0
-        kind = self.key("rope.scaling.type", "none")
-        factor = self.key("rope.scaling.factor", 1.0)
+        factor = self.key("rope.scaling.factor", self.key("rope.scale_linear", 1.0))
+        # Without a type: Phi-3's files only hold the factors, old ones only linear scaling's factor.
+        kind = self.key("rope.scaling.type", "longrope" if "rope_factors_long.weight" in self.tensors else "linear")
         original = self.key("rope.scaling.original_context_length", self.key("context_length"))
-        magnitude = 1.0
+        magnitude = self.key("rope.scaling.attn_factor", 1.0)
         table = self.optional("rope_freqs.weight")
         if kind == "longrope":
             which = "long" if self.context > original else "short"
             table = self.tensor(f"rope_factors_{which}.weight")
-            magnitude = self.key("rope.scaling.attn_factor", 1.0)
         if table is not None:
             inverse = inverse / table.astype(np.float64)
         if kind == "linear":
@@ -105,11 +112,11 @@ class Reference:
             def correction(turns):
                 return self.rotary * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-            low = max(math.floor(correction(32.0)), 0)
-            high = min(math.ceil(correction(1.0)), self.rotary - 1)
+            low = max(math.floor(correction(self.key("rope.scaling.yarn_beta_fast", 32.0))), 0)
+            high = min(math.ceil(correction(self.key("rope.scaling.yarn_beta_slow", 1.0))), self.rotary - 1)
             ramp = np.clip((np.arange(half) - low) / max(high - low, 0.001), 0.0, 1.0)
             inverse = inverse * (1.0 - ramp) + inverse / factor * ramp
-            magnitude = self.key("rope.scaling.attn_factor", 1.0) * (1.0 + 0.1 * math.log(factor))
+            magnitude *= self.key("rope.scaling.yarn_attn_factor", 1.0 + 0.1 * math.log(factor))
         return inverse, magnitude
 
     def rotate(self, heads, local):
@@ -140,7 +147,7 @@ class Reference:
         return y if bias is None else y + bias
 
     def attention(self, x, index, prefix):
-        family, n, dim = self.family, x.shape[0], self.head_dim
+        n, dim = x.shape[0], self.head_dim
         query, keys = self.heads * dim, self.kv_heads * dim
         if f"{prefix}attn_qkv.weight" in self.tensors:
             q, k, v = np.split(self.project(x, prefix, "attn_qkv"), [query, query + keys], axis=1)
@@ -153,7 +160,7 @@ class Reference:
                 q = self.norm(q, weight)
             elif weight is not None:
                 k = self.norm(k, weight)
-        local = family.window_period > 0 and (index + 1) % family.window_period != 0
+        local = self.is_local(index)
         q, k = self.rotate(q, local), self.rotate(k, local)
         group = self.heads // self.kv_heads
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -162,7 +169,7 @@ class Reference:
             scores = self.attention_cap * np.tanh(scores / self.attention_cap)
         distance = np.arange(n)[:, None] - np.arange(n)[None, :]
         hidden = distance < 0
-        if local and self.window:
+        if local:
             hidden |= distance >= self.window
         scores = np.where(hidden, -np.inf, scores)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -199,9 +199,51 @@ START_TEST(test_extra_tensors)
 }
 END_TEST
 
+/* A window is taken where the family says which layers have it, and refused where nothing does:
+   leaving it out would change answers beyond it. */
+START_TEST(test_windows)
+{
+    static const char *const without[] = {"llama", "qwen2", "qwen3"};
+    struct model_config config;
+    struct error error;
+    for (size_t i = 0; i < 3; ++i) {
+        struct made_up spec = made_up_default(FORMAT_F32);
+        spec.family = without[i];
+        spec.window = 1023; /* of 1024 */
+        refused(&spec, STATUS_UNSUPPORTED, "attention.sliding_window");
+        spec.window = 1024;
+        ck_assert_msg(describe(&spec, &config, &error) == STATUS_OK, "%s", error.message);
+    }
+    static const uint32_t fine[] = {0, 1, 24, 262144}; /* phi3: Phi-4's files say 0 */
+    for (size_t i = 0; i < 4; ++i) {
+        struct made_up spec = made_up_default(FORMAT_F32);
+        spec.family = "phi3";
+        spec.key = "phi3.attention.sliding_window";
+        spec.value = fine[i];
+        spec.window = 1;
+        ck_assert_msg(describe(&spec, &config, &error) == STATUS_OK, "%s", error.message);
+    }
+    struct made_up spec = made_up_default(FORMAT_F32);
+    spec.family = "gemma3";
+    spec.window = 24;
+    spec.key = "gemma3.attention.sliding_window_pattern";
+    spec.value = 3;
+    ck_assert_msg(describe(&spec, &config, &error) == STATUS_OK, "%s", error.message);
+    spec.value = 0;
+    refused(&spec, STATUS_INVALID, "gemma3.attention.sliding_window_pattern");
+    spec.key = NULL;
+    spec.text_key = "gemma3.attention.sliding_window_pattern"; /* of the wrong type */
+    spec.text = "LLG";
+    refused(&spec, STATUS_INVALID, "gemma3.attention.sliding_window_pattern");
+    spec.text_key = "gemma3.attention.causal";
+    refused(&spec, STATUS_INVALID, "gemma3.attention.causal");
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("describe");
+    tcase_add_test(tcase, test_windows);
     tcase_add_test(tcase, test_right);
     tcase_add_test(tcase, test_families);
     tcase_add_test(tcase, test_numbers);

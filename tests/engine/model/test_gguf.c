@@ -101,6 +101,10 @@ START_TEST(test_reads_arrays)
 {
     struct gguf_writer writer;
     write_sample(&writer);
+    add_key(&writer, "flags", GGUF_ARRAY);
+    put_u32(&writer.keys, GGUF_BOOL);
+    put_u64(&writer.keys, 3);
+    buffer_append(&writer.keys, "\1\0\1", 3);
     struct gguf *gguf;
     struct error error = {0};
     ck_assert_int_eq(open_written(&writer, &gguf, &error), STATUS_OK);
@@ -126,6 +130,8 @@ START_TEST(test_reads_arrays)
     float floats[4];
     ck_assert_int_eq(gguf_array_get_i32(gguf, "ints", ints, 3, &error), STATUS_OK);
     ck_assert(ints[0] == -1 && ints[1] == 0 && ints[2] == 2147483647);
+    ck_assert_int_eq(gguf_array_get_i32(gguf, "flags", ints, 3, &error), STATUS_OK);
+    ck_assert(ints[0] == 1 && ints[1] == 0 && ints[2] == 1);
     ck_assert_int_eq(gguf_array_get_f32(gguf, "floats", floats, 2, &error), STATUS_OK);
     ck_assert(floats[0] == 1.5f && floats[1] == -2);
     ck_assert_int_eq(gguf_array_get_i32(gguf, "ints", ints, 4, &error), STATUS_INVALID);
