@@ -4,16 +4,15 @@ llama.cpp quantises activations in other groups and sums in another order, so it
 Where the answers part, its token must be nearly as likely to us as ours.
 """
 
-import json
-import pathlib
 import re
-import socket
-import subprocess
 import sys
 
 import pytest
 
 import harness
+
+sys.path.insert(0, str(harness.ROOT / "tests/reference"))
+from llamacpp import LlamaCpp  # noqa: E402
 
 PROMPTS = [
     "The capital of France is",
@@ -34,38 +33,8 @@ CLOSE = 0.5  # nats between our best token and llama.cpp's where they part
 @pytest.fixture(scope="module")
 def llamacpp():
     pytest.importorskip("xllamacpp")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = pathlib.Path(__file__).with_name("llamacpp_server.py")
-    process = subprocess.Popen([sys.executable, script, harness.MODEL, str(port)], stdin=subprocess.PIPE,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def post(path, body):
-        connection = harness.http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            return harness.Answer(connection.getresponse()).json
-        finally:
-            connection.close()
-
-    def ready():
-        try:
-            return "tokens" in post("/tokenize", {"content": "a"})
-        except OSError:
-            assert process.poll() is None
-            return False
-
-    try:
-        harness.wait_until(ready, 60, "llama.cpp")
-        yield post
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with LlamaCpp(harness.MODEL) as running:
+        yield running.post
 
 
 def their_tokens(llamacpp, prompt):

@@ -199,7 +199,7 @@ MODELS = [
     ),
     Model("gemma3-period", family="gemma3", weights=Q.Q8_0, layers=4, window=20, window_pattern=2),
     Model("phi3", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1),
-    Model("phi3-window", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1, window=24),
+    Model("phi3-window", family="phi3", weights=Q.Q8_0, heads=3, kv_heads=1, window=24, rotary=24),
     Model(
         "phi3-longrope",  # without the scaling's type, as the converter writes Phi-3
         family="phi3",
@@ -309,6 +309,8 @@ class Builder:
     def vocabulary(self):
         w, count = self.writer, self.model.vocabulary
         control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        if self.model.family == "phi3":  # llama.cpp asks for them
+            control += ["<unk>", "<s>", "</s>"]
         merges = learn_merges(count - 256 - len(control))
         tokens = control + list(byte_characters().values()) + [a + b for a, b in merges]
         w.add_tokenizer_model("gpt2")

@@ -2,12 +2,13 @@
  * Logits of token ids for comparing with the numpy reference.
  *
  *   logits_tool MODEL [--backend quantized|openblas] [--kernels NAME] [--threads N] [--chunk ROWS]
- *               [--page-size TOKENS] [--context TOKENS]
- *     stdin: one prompt per line, token ids; stdout: float32 [positions][vocabulary] of each.
+ *               [--page-size TOKENS] [--context TOKENS] [--last N]
+ *     stdin: one prompt per line, token ids; stdout: float32 [positions][vocabulary] of each, or of
+ *     its N last positions.
  *   logits_tool MODEL --greedy N [as above]
  *     stdout: a line of N token ids for each prompt, always the largest logit's.
  *
- * A tool, not a test: tests/reference/test_logits.py and tests/e2e/test_prove.py run it.
+ * A tool, not a test: tests/reference/test_logits.py and others run it.
  */
 #include "engine/model/model.h"
 
@@ -20,7 +21,7 @@ struct tool {
     const char *path, *backend, *kernels;
     unsigned threads;
     uint32_t chunk, page_size, context;
-    uint32_t greedy;
+    uint32_t greedy, last; /* last: 0 for all */
     struct gguf *gguf;
     struct model_config config;
     struct workers *workers;
@@ -37,11 +38,15 @@ static void die(const struct error *error)
 
 static void parse(struct tool *tool, int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"backend", required_argument, NULL, 'b'},   {"kernels", required_argument, NULL, 'k'},
-        {"threads", required_argument, NULL, 't'},   {"chunk", required_argument, NULL, 'c'},
-        {"page-size", required_argument, NULL, 'p'}, {"context", required_argument, NULL, 'x'},
-        {"greedy", required_argument, NULL, 'Y'},    {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
+                                            {"kernels", required_argument, NULL, 'k'},
+                                            {"threads", required_argument, NULL, 't'},
+                                            {"chunk", required_argument, NULL, 'c'},
+                                            {"page-size", required_argument, NULL, 'p'},
+                                            {"context", required_argument, NULL, 'x'},
+                                            {"greedy", required_argument, NULL, 'Y'},
+                                            {"last", required_argument, NULL, 'l'},
+                                            {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         uint32_t number = optarg != NULL ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -66,6 +71,9 @@ static void parse(struct tool *tool, int argc, char **argv)
             break;
         case 'Y':
             tool->greedy = number;
+            break;
+        case 'l':
+            tool->last = number;
             break;
         default:
             exit(2);
@@ -147,13 +155,17 @@ static void run_prompt(struct tool *tool, const uint32_t *tokens, uint32_t count
         uint32_t now = count - first < tool->chunk ? count - first : tool->chunk;
         struct batch_sequence sequence = {
             0, now, first, pages, tool->sequence_pages, tool->sequence_pages};
-        for (uint32_t i = 0; i < now; ++i)
-            rows[i] = i;
-        struct batch batch = {now, tokens + first, 1, &sequence, now, rows};
+        uint32_t skipped =
+            tool->last > 0 && count - first > tool->last ? count - first - tool->last : 0;
+        uint32_t wanted = skipped < now ? now - skipped : 0;
+        for (uint32_t i = 0; i < wanted; ++i)
+            rows[i] = skipped + i;
+        struct batch batch = {now, tokens + first, 1, &sequence, wanted, rows};
         ops->forward(tool->model, &batch);
-        for (uint32_t at = 0; at < now; at += tool->model->logits_rows_max) {
-            uint32_t piece =
-                now - at < tool->model->logits_rows_max ? now - at : tool->model->logits_rows_max;
+        for (uint32_t at = 0; at < wanted; at += tool->model->logits_rows_max) {
+            uint32_t piece = wanted - at < tool->model->logits_rows_max
+                                 ? wanted - at
+                                 : tool->model->logits_rows_max;
             ops->logits(tool->model, at, piece, logits);
             fwrite(logits, sizeof(float) * tool->model->vocabulary, piece, stdout);
         }
