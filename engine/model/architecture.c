@@ -303,25 +303,28 @@ static enum status read_window_layers(struct key_reader *reader, struct model_de
 static enum status read_window(struct key_reader *reader, struct model_details *details)
 {
     const struct architecture *architecture = details->architecture;
+    struct model_config *config = &details->config;
     const char *name = full_key(reader, "attention.sliding_window");
     uint32_t period = architecture->window_period, window = 0;
+    bool needed = period != 0 && period != WINDOW_EVERYWHERE;
     enum status status =
-        period == 0 || period == WINDOW_EVERYWHERE
-            ? read_u32_optional(reader, "attention.sliding_window", 0, UINT32_MAX, &window)
-            : read_u32(reader, "attention.sliding_window", 1, 1u << 26, &window);
-    if (status != STATUS_OK || window == 0)
-        return status;
-    if (period == 0) /* in which layers? A window that reaches over everything changes nothing. */
-        return window >= details->config.context
-                   ? STATUS_OK
-                   : error_set(reader->error, STATUS_UNSUPPORTED, name,
-                               "%s is %u: windows are not known of the family %s", name, window,
-                               architecture->name);
-    details->window = window;
+        needed ? read_u32(reader, "attention.sliding_window", 1, 1u << 26, &window)
+               : read_u32_optional(reader, "attention.sliding_window", 0, UINT32_MAX, &window);
+    if (status != STATUS_OK || (!needed && (window == 0 || window >= config->context)))
+        return status; /* a window that reaches over everything changes nothing */
+    if (period == 0)
+        return error_set(reader->error, STATUS_UNSUPPORTED, name,
+                         "%s is %u: which layers of the family %s have it is not known", name,
+                         window, architecture->name);
     details->local_rope_base = architecture->local_rope_base;
-    status =
-        read_f32_optional(reader, "rope.freq_base_swa", 1.0f, 1e12f, &details->local_rope_base);
-    return status == STATUS_OK ? read_window_layers(reader, details) : status;
+    if ((status = read_f32_optional(reader, "rope.freq_base_swa", 1.0f, 1e12f,
+                                    &details->local_rope_base)) ||
+        (status = read_window_layers(reader, details)))
+        return status;
+    for (uint32_t layer = 0; layer < config->layers; ++layer)
+        config->window_layers += details->local[layer];
+    config->window = config->window_layers > 0 ? window : 0;
+    return STATUS_OK;
 }
 
 /* A key that must be there, or may be. */
@@ -329,13 +332,6 @@ static enum status read_cap(struct key_reader *reader, const char *key, bool nee
 {
     return needed ? read_f32(reader, key, 1e-3f, 1e6f, out)
                   : read_f32_optional(reader, key, 1e-3f, 1e6f, out);
-}
-
-static void config_windows(struct model_details *details)
-{
-    details->config.window = details->window;
-    for (uint32_t layer = 0; layer < details->config.layers; ++layer)
-        details->config.window_layers += model_layer_is_local(details, layer);
 }
 
 static enum status read_family(struct key_reader *reader, struct model_details *details)
@@ -356,7 +352,6 @@ static enum status read_family(struct key_reader *reader, struct model_details *
         (status = read_cap(reader, "final_logit_softcapping", architecture->final_cap,
                            &details->final_cap)))
         return status;
-    config_windows(details);
     details->embedding_scale =
         architecture->scaled_embedding ? sqrtf((float)config->embedding) : 1.0f;
     uint32_t scaled_dim =

@@ -29,16 +29,14 @@ struct architecture {
     bool neox;              /* RoPE turns (i, i + rotary/2), not (2i, 2i + 1) */
     bool gelu;              /* the gate's activation; else SiLU */
     bool scaled_embedding;  /* embeddings are multiplied by sqrt(width) */
-    bool score_cap;         /* attn_logit_softcapping must be there */
-    bool final_cap;         /* final_logit_softcapping must be there; in others used when there */
-    uint32_t window_period; /* every n-th layer sees all, the others a window (the file may say */
-                            /* otherwise); 0: none has one; WINDOW_EVERYWHERE: if any, then all */
-    float local_rope_base;  /* of the layers with a window, if the file says no other; 0: as all */
+    bool score_cap;         /* attn_logit_softcapping must be there; elsewhere it may be */
+    bool final_cap;         /* final_logit_softcapping must be there; elsewhere it may be */
+    uint32_t window_period; /* every n-th layer sees all, the others a window; 0: none has one. */
+                            /* WINDOW_EVERYWHERE: all have one if the file has its size */
+    float local_rope_base;  /* of the layers with a window; 0: as all. The file may say another */
     uint32_t odd_layers;    /* with this number of layers queries are scaled by … */
                             /* 1/sqrt(width/heads) instead of 1/sqrt(head_dim) */
 };
-
-#define WINDOW_EVERYWHERE UINT32_MAX
 
 #define WINDOW_EVERYWHERE UINT32_MAX
 
@@ -51,13 +49,12 @@ struct model_details {
     float score_cap;          /* 0: none */
     float final_cap;          /* 0: none */
     float embedding_scale;    /* 1: none */
-    uint32_t window;          /* 0: none */
-    bool local[LIMIT_LAYERS]; /* the layers that see only the window */
+    bool local[LIMIT_LAYERS]; /* the layers that see only config.window */
     float local_rope_base;    /* of these layers; 0: as all */
     enum rope_scaling rope_scaling;
     float rope_factor;
     float rope_attn_factor; /* sine and cosine are multiplied with it */
-    float yarn_attn_factor; /* in place of what YaRN multiplies them with; 0: that */
+    float yarn_attn_factor; /* in place of YaRN's own, a second factor; 0: that */
     float yarn_beta_fast, yarn_beta_slow;
     uint32_t rope_original; /* context before scaling */
 };

@@ -207,8 +207,8 @@ static void attend(const struct openblas *model, uint32_t i, uint32_t head, floa
     uint32_t dim = config->head_dim, kv_head = head / (config->heads / config->kv_heads);
     uint32_t position = sequence->first_position + i, first = 0;
     bool local = model_layer_is_local(&model->details, model->layer);
-    if (local && position >= model->details.window)
-        first = position - model->details.window + 1;
+    if (local && position >= model->details.config.window)
+        first = position - model->details.config.window + 1;
     size_t at = ((size_t)(sequence->first_row + i) * config->heads + head) * dim;
     const float *q = model->q + at;
     float *out = model->attended + at, most = -INFINITY;
