@@ -34,10 +34,26 @@ struct format_total {
     uint64_t tensors, values, bytes;
 };
 
-/* Keys and values of one token, in f16. */
-static uint64_t token_kv_bytes(const struct model_config *config)
+/* Keys and values, in f16. */
+struct kv_cost {
+    uint64_t growing; /* of one token, in layers that see all: every token adds it */
+    uint64_t window;  /* and in those with a window: only the last tokens have it */
+    uint64_t page;    /* of PAGE_TOKENS tokens, in the layers of one group */
+    uint64_t context; /* of the longest sequence, in whole pages */
+};
+
+static struct kv_cost kv_cost_of(const struct model_config *config)
 {
-    return 2 * (uint64_t)config->layers * config->kv_heads * config->head_dim * 2;
+    uint64_t layer = 2 * (uint64_t)config->kv_heads * config->head_dim * 2;
+    struct model_groups model =
+        model_groups_of(config->layers, config->window_layers, config->window);
+    struct kv_cost cost = {
+        .growing = (config->layers - config->window_layers) * layer,
+        .window = config->window_layers * layer,
+        .page = PAGE_TOKENS * model.layers * layer,
+    };
+    cost.context = page_groups_need(&model.groups, PAGE_TOKENS, 1, config->context) * cost.page;
+    return cost;
 }
 
 static uint64_t tensor_values(const struct gguf_tensor *tensor)
@@ -97,15 +113,23 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
         (double)config->parameter_count / 1e6, config->layers, config->embedding,
         config->feed_forward, config->heads, config->kv_heads, config->head_dim, config->vocabulary,
         config->tied_output ? " (output tied to the embedding)" : "", config->context);
-    uint64_t token = token_kv_bytes(config);
+    struct kv_cost cost = kv_cost_of(config);
     buffer_append_text(out, "\nMemory\n");
     write_bytes_line(out, "weights, as in the file", config->tensor_bytes);
-    write_bytes_line(out, "keys and values of one token (f16)", token);
+    write_bytes_line(out, "keys and values of one token (f16)", cost.growing + cost.window);
     char label[64];
+    if (config->window_layers > 0) {
+        snprintf(label, sizeof label, "  in %" PRIu32 " layers, for every token",
+                 config->layers - config->window_layers);
+        write_bytes_line(out, label, cost.growing);
+        snprintf(label, sizeof label, "  in %" PRIu32 " layers, for the last %" PRIu32,
+                 config->window_layers, config->window);
+        write_bytes_line(out, label, cost.window);
+    }
     snprintf(label, sizeof label, "  of a page of %u tokens", PAGE_TOKENS);
-    write_bytes_line(out, label, PAGE_TOKENS * token);
+    write_bytes_line(out, label, cost.page);
     snprintf(label, sizeof label, "  of a sequence of %" PRIu32 " tokens", config->context);
-    write_bytes_line(out, label, config->context * token);
+    write_bytes_line(out, label, cost.context);
 }
 
 static void write_tokenizer(const struct inspection *inspection, struct buffer *out)
@@ -214,12 +238,15 @@ static void write_json_model(const struct inspection *inspection, struct buffer 
                    config->parameter_count, config->layers, config->embedding, config->feed_forward,
                    config->heads, config->kv_heads, config->head_dim, config->vocabulary,
                    config->context, config->tied_output ? "true" : "false");
-    uint64_t token = token_kv_bytes(config);
-    buffer_appendf(
-        out,
-        ",\"memory\":{\"weights_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64
-        ",\"kv_page_tokens\":%u,\"kv_page_bytes\":%" PRIu64 ",\"kv_context_bytes\":%" PRIu64 "}",
-        config->tensor_bytes, token, PAGE_TOKENS, PAGE_TOKENS * token, config->context * token);
+    struct kv_cost cost = kv_cost_of(config);
+    buffer_appendf(out,
+                   ",\"memory\":{\"weights_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64
+                   ",\"kv_growing_token_bytes\":%" PRIu64 ",\"kv_window_token_bytes\":%" PRIu64
+                   ",\"kv_window_tokens\":%" PRIu32 ",\"kv_page_tokens\":%u"
+                   ",\"kv_page_bytes\":%" PRIu64 ",\"kv_context_bytes\":%" PRIu64 "}",
+                   config->tensor_bytes, cost.growing + cost.window, cost.growing, cost.window,
+                   config->window_layers > 0 ? config->window : 0, PAGE_TOKENS, cost.page,
+                   cost.context);
 }
 
 static void write_json_id(struct buffer *out, const char *name, uint32_t id)

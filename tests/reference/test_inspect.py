@@ -26,7 +26,7 @@ def inspect(path, *options):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    names = [model.name for model in make_models.MODELS][:3]
+    names = [model.name for model in make_models.MODELS][:3] + ["gemma3", "gemma2"]
     return list(make_models.make(tmp_path_factory.mktemp("models"), names).values())
 
 
@@ -55,10 +55,23 @@ def test_json_is_what_the_file_says(made):
             else:
                 assert value == (pytest.approx(expected) if isinstance(expected, float) else expected)
         model, memory = ours["model"], ours["memory"]
-        token = 2 * 2 * model["layers"] * model["kv_heads"] * model["head_dim"]
+        layer = 2 * 2 * model["kv_heads"] * model["head_dim"]
+        token = model["layers"] * layer
+        period = {"gemma2": 2, "gemma3": 6}.get(model["architecture"])
+        full = model["layers"] // period if period else model["layers"]
         assert memory["kv_token_bytes"] == token
-        assert memory["kv_page_bytes"] == 16 * token
-        assert memory["kv_context_bytes"] == model["context"] * token
+        assert memory["kv_growing_token_bytes"] == full * layer
+        assert memory["kv_window_token_bytes"] == token - full * layer
+        window = ours["metadata"]["%s.attention.sliding_window" % model["architecture"]] if period else 0
+        assert memory["kv_window_tokens"] == window
+        if not period:
+            assert memory["kv_page_bytes"] == 16 * token
+            assert memory["kv_context_bytes"] == model["context"] * token
+        else:  # each layer that sees all for every token, the others for the window, in whole pages
+            pages = (window + 14) // 16 + 1
+            assert memory["kv_page_bytes"] % (16 * layer) == 0
+            assert memory["kv_context_bytes"] == model["context"] * full * layer + \
+                pages * 16 * (token - full * layer)
         assert ours["tokenizer"]["tokens"] == len(theirs.fields["tokenizer.ggml.tokens"].data)
 
 
