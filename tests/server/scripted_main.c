@@ -185,6 +185,7 @@ static enum status make_backend(const struct gguf *gguf, const struct model_conf
         .vocabulary = config->vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .groups = model_groups_of(config->layers, config->window_layers, config->window).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max,

@@ -1,5 +1,6 @@
 /* Model files that are right, wrong and unknown: what model_describe says about them. */
-#include "engine/model/model.h"
+#include "base/limits.h"
+#include "engine/model/kv_groups.h"
 #include "tests/engine/model/made_up.h"
 
 #include <check.h>
@@ -72,6 +73,79 @@ START_TEST(test_families)
         ck_assert_msg(describe(&spec, &config, &error) == STATUS_OK, "%s: %s", families[i],
                       error.message);
         ck_assert_uint_eq(config.head_dim, 32);
+    }
+}
+END_TEST
+
+/* Every layer has a place of its own; layers with a window and those without are never in one
+   group, unless the model is one group and kept whole. */
+static void check_groups(const struct model_details *details)
+{
+    static bool taken[PAGE_GROUPS_MAX][LIMIT_LAYERS];
+    static struct kv_place places[LIMIT_LAYERS];
+    const struct model_config *config = &details->config;
+    struct model_groups model = kv_groups_of(config);
+    const struct page_groups *groups = &model.groups;
+    memset(taken, 0, sizeof taken);
+    ck_assert_uint_le(groups->count, PAGE_GROUPS_MAX);
+    ck_assert_uint_eq(groups->window[0], 0);
+    kv_groups_places(details, places);
+    for (uint32_t layer = 0; layer < config->layers; ++layer) {
+        struct kv_place place = places[layer];
+        ck_assert_uint_lt(place.group, groups->count);
+        ck_assert_uint_lt(place.layer, model.layers);
+        ck_assert(!taken[place.group][place.layer]);
+        taken[place.group][place.layer] = true;
+        bool local = model_layer_is_local(details, layer);
+        if (groups->count > 1)
+            ck_assert_uint_eq(groups->window[place.group], local ? config->window : 0);
+    }
+    /* At most an eighth of the places of layers with a window is not used, none of the others. */
+    uint32_t unused = groups->count * model.layers - config->layers;
+    ck_assert_uint_le(unused * 8, config->window_layers);
+    for (uint32_t g = 0; g < groups->count; ++g)
+        for (uint32_t l = 0; groups->window[g] == 0 && l < model.layers; ++l)
+            ck_assert(taken[g][l]);
+}
+
+START_TEST(test_groups)
+{
+    static const struct {
+        const char *family;
+        uint32_t layers, groups, places;
+    } wanted[] = {
+        {"gemma3", 18, 6, 3},  /* 270M */
+        {"gemma3", 26, 7, 4},  /* 1B: 4 see all, 22 do not; two places unused */
+        {"gemma3", 34, 7, 5},  /* 4B: 5 and 29; one unused */
+        {"gemma3", 48, 6, 8},  /* 12B */
+        {"gemma3", 62, 13, 5}, /* 27B: 10 and 52; three unused */
+        {"gemma2", 26, 2, 13}, /* 2B */
+        {"gemma2", 42, 2, 21}, /* 9B */
+        {"gemma2", 46, 2, 23}, /* 27B */
+        {"gemma3", 7, 7, 1},   {"gemma2", 7, 7, 1},
+        {"gemma3", 43, 1, 43}, /* 7 and 36: groups of one would be too many */
+        {"gemma3", 5, 1, 5},   /* none sees all */
+        {"gemma2", 1, 1, 1},   {"llama", 32, 1, 32},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
+        char path[64];
+        struct gguf *gguf;
+        struct error error;
+        struct model_details details;
+        struct made_up spec = made_up_default(FORMAT_Q8_0);
+        spec.family = wanted[i].family;
+        spec.layers = wanted[i].layers;
+        spec.window = strcmp(spec.family, "llama") ? 40 : 0;
+        made_up_write(&spec, path);
+        ck_assert(gguf_open(path, &gguf, &error) == STATUS_OK);
+        ck_assert(model_details_read(gguf, &details, &error) == STATUS_OK);
+        struct model_groups model = kv_groups_of(&details.config);
+        ck_assert_msg(model.groups.count == wanted[i].groups && model.layers == wanted[i].places,
+                      "%s with %u layers: %u groups of %u", spec.family, spec.layers,
+                      model.groups.count, model.layers);
+        check_groups(&details);
+        gguf_close(gguf);
+        unlink(path);
     }
 }
 END_TEST
@@ -246,6 +320,7 @@ int main(void)
     tcase_add_test(tcase, test_windows);
     tcase_add_test(tcase, test_right);
     tcase_add_test(tcase, test_families);
+    tcase_add_test(tcase, test_groups);
     tcase_add_test(tcase, test_numbers);
     tcase_add_test(tcase, test_missing_keys);
     tcase_add_test(tcase, test_unknown);
