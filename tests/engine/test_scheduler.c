@@ -689,11 +689,113 @@ START_TEST(end_tokens_end_an_answer_and_are_not_part_of_it)
 }
 END_TEST
 
+/* ---- page groups ---- */
+
+static uint32_t pages_used(const struct rig *rig)
+{
+    return pager_total_count(rig->pager) - pager_free_count(rig->pager);
+}
+
+/* Gemma 3 270M's groups: 4,096 tokens hold 256 pages that grow and five times 33, not the 1,536 of
+   six groups kept whole; and while the prompt is computed five times 65, for the window and a step.
+ */
+START_TEST(a_long_sequence_holds_its_windows_only)
+{
+    static uint32_t tokens[4096];
+    struct rig *rig = rig_create(
+        &(struct rig_options){.page_count = 1200,
+                              .page_size = 16,
+                              .groups = {.count = 6, .window = {0, 512, 512, 512, 512, 512}},
+                              .max_sequences = 2,
+                              .max_batch_tokens = 512,
+                              .no_prefix_cache = true});
+    for (uint32_t i = 0; i < 4096; i++)
+        tokens[i] = i * 7 % RIG_VOCABULARY;
+    struct rig_request a = {.tokens = tokens, .token_count = 4096, .max_tokens = 40};
+    struct completion *ca = add(rig, &a);
+    for (uint32_t computed = 0; computed < 4096; computed += 512) {
+        ck_assert_str_ne(rig_step(rig, 512), "");
+        ck_assert_uint_eq(pages_used(rig), 256 + 5 * 65 - (computed + 512 == 4096 ? 5 * 1 : 0));
+    }
+    for (uint32_t position = 4096; position < 4096 + 38; position++) {
+        ck_assert_str_ne(rig_step(rig, 512), "");
+        ck_assert_uint_eq(pages_used(rig), position / 16 + 1 + 5 * 33);
+    }
+    ck_assert_str_ne(rig_step(rig, 512), "");
+    done(rig, ca, &a);
+    ck_assert_uint_eq(pages_used(rig), 0);
+    rig_destroy(rig);
+}
+END_TEST
+
+START_TEST(a_pool_holds_longer_sequences_with_windows)
+{
+    /* Windows of 8 and steps of 8 rows: three pages at most. 13 pages are ten tables' worth and
+       three; kept whole they were six and six. */
+    struct rig_options options = {.page_count = 13,
+                                  .page_size = 8,
+                                  .groups = {.count = 2, .window = {0, 8}},
+                                  .max_sequences = 4,
+                                  .max_batch_tokens = 8};
+    struct rig *rig = rig_create(&options);
+    ck_assert_uint_eq(rig->max_length, 80);
+    struct rig_request a = request_of(0, 48, 48), b = request_of(1, 5, 2), c = request_of(2, 79, 5);
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c);
+    rig_run(rig, 100);
+    ck_assert_uint_eq(completion_generated(ca, 0), 32);
+    ck_assert_uint_eq(completion_generated(cc, 0), 1);
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    done(rig, cc, &c);
+    rig_destroy(rig);
+    options.groups = (struct page_groups){.count = 2};
+    rig = rig_create(&options);
+    ck_assert_uint_eq(rig->max_length, 48);
+    rig_destroy(rig);
+}
+END_TEST
+
+START_TEST(a_prefix_in_the_making_is_found_behind_its_makers_window)
+{
+    struct rig *rig = rig_create(&(struct rig_options){.page_count = 60,
+                                                       .page_size = 8,
+                                                       .groups = {.count = 2, .window = {0, 10}},
+                                                       .max_sequences = 8,
+                                                       .max_batch_tokens = 16});
+    struct rig_request a = request_of(0, 60, 3), b = a, c = a;
+    uint32_t other_end[60];
+    memcpy(other_end, a.tokens, sizeof other_end);
+    for (unsigned i = 44; i < 60; i++)
+        other_end[i] = (other_end[i] + 1) % RIG_VOCABULARY;
+    b.tokens = other_end;
+    b.token_count = 46;
+    c.token_count = 30;
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c);
+    expect(rig, 16, "A:0+16");
+    expect(rig, 16, "A:16+16");
+    /* C needs 24 tokens of A's, and of the window what position 24 sees: 15 … 23. A's own window
+       has left the page of 8 … 15 in this step: it is found all the same. B waits for 40. */
+    expect(rig, 16, "A:32+16");
+    expect(rig, 16, "A:48+12 B:40+4");
+    expect(rig, 16, "A:60+1 B:44+2 C:24+6");
+    ck_assert_uint_eq(completion_cached_count(cb), 40);
+    ck_assert_uint_eq(completion_cached_count(cc), 24);
+    rig_run(rig, 10);
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    done(rig, cc, &c);
+    rig_destroy(rig);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("scheduler");
     TCase *tcase = tcase_create("core");
     tcase_add_test(tcase, a_prompt_is_computed_in_chunks_and_then_decoded);
+    tcase_add_test(tcase, a_long_sequence_holds_its_windows_only);
+    tcase_add_test(tcase, a_pool_holds_longer_sequences_with_windows);
+    tcase_add_test(tcase, a_prefix_in_the_making_is_found_behind_its_makers_window);
     tcase_add_test(tcase, times_are_measured_from_submit_to_end);
     tcase_add_test(tcase, decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival);
     tcase_add_test(tcase, the_prompt_row_limit_shortens_chunks_only);
