@@ -109,7 +109,8 @@ static void holds(const struct made_up *spec, const char *backend_name)
     ck_assert_msg(grown >= promised / 2, "%s grew by %llu bytes of %llu", backend_name,
                   (unsigned long long)grown, (unsigned long long)promised);
     backend->ops->destroy(backend);
-    ck_assert(!MEASURES || resident_bytes() <= before + SLACK_BYTES);
+    /* The kernel counts in batches of each thread: a busy machine reads it late. */
+    ck_assert(!MEASURES || resident_bytes() <= before + 3 * SLACK_BYTES);
     teardown(&fixture);
 }
 
