@@ -158,12 +158,12 @@ static void bench_shape(const struct options *options, enum tensor_format format
 }
 
 /* One KV head of `context` positions in pages of 16, attended to by the last queries of it. */
-static void bench_attention_task(const struct options *options, uint32_t head_dim, uint32_t group,
-                                 uint32_t context, uint32_t queries)
+static void bench_attention_task(const struct options *options, enum kv_type type,
+                                 uint32_t head_dim, uint32_t group, uint32_t context,
+                                 uint32_t queries)
 {
     const uint32_t page_size = 16, heads = 8, pages = context / page_size;
-    struct kv_layout kv = {
-        NULL, kv_page_bytes(1, heads, head_dim, page_size), page_size, 1, heads, head_dim};
+    struct kv_layout kv = kv_layout_of(type, 1, heads, head_dim, page_size);
     kv.pool = machine_allocate(kv.page_bytes * pages);
     float *row = machine_allocate(sizeof(float) * queries * group * head_dim);
     float *out = machine_allocate(sizeof(float) * queries * group * head_dim);
@@ -204,17 +204,19 @@ static void bench_attention_task(const struct options *options, uint32_t head_di
         keys += task.first_position + i + 1;
     }
     double gflop_s = 4.0 * keys * group * head_dim / best * 1e-9;
-    double gb_s = 4.0 * context * head_dim / best * 1e-9;
+    double gb_s = (double)(2 * kv.plane_bytes * pages) / best * 1e-9;
+    const char *kv_type = kv_type_name(type);
     if (options->json)
-        printf("{\"what\":\"attention\",\"kernels\":\"%s\",\"head_dim\":%u,\"group\":%u,"
-               "\"context\":%u,\"queries\":%u,\"us\":%.2f,\"gflop_s\":%.2f,\"gb_s\":%.3f}\n",
-               options->kernels->name, head_dim, group, context, queries, best * 1e6, gflop_s,
-               gb_s);
+        printf("{\"what\":\"attention\",\"kernels\":\"%s\",\"kv_type\":\"%s\",\"head_dim\":%u,"
+               "\"group\":%u,\"context\":%u,\"queries\":%u,\"us\":%.2f,\"gflop_s\":%.2f,"
+               "\"gb_s\":%.3f}\n",
+               options->kernels->name, kv_type, head_dim, group, context, queries, best * 1e6,
+               gflop_s, gb_s);
     else
-        printf("%-8s attention head_dim %3u group %u context %5u queries %2u: %8.1f us, "
+        printf("%-8s attention %-4s head_dim %3u group %u context %5u queries %2u: %8.1f us, "
                "%5.1f GFLOP/s, %4.1f GB/s\n",
-               options->kernels->name, head_dim, group, context, queries, best * 1e6, gflop_s,
-               gb_s);
+               options->kernels->name, kv_type, head_dim, group, context, queries, best * 1e6,
+               gflop_s, gb_s);
     free(kv.pool);
     free(row);
     free(out);
@@ -226,11 +228,13 @@ static void bench_attention(const struct options *options)
 {
     static const uint32_t SHAPES_OF_HEADS[][2] = {{64, 3}, {128, 6}, {256, 4}};
     static const uint32_t CONTEXTS[] = {256, 1024, 8192};
-    for (int s = 0; s < 3; s++) {
-        for (int c = 0; c < 3; c++) {
-            uint32_t head_dim = SHAPES_OF_HEADS[s][0], group = SHAPES_OF_HEADS[s][1];
-            bench_attention_task(options, head_dim, group, CONTEXTS[c], 1);
-            bench_attention_task(options, head_dim, group, CONTEXTS[c], 16);
+    for (unsigned type = 0; type < KV_TYPES; type++) {
+        for (int s = 0; s < 3; s++) {
+            for (int c = 0; c < 3; c++) {
+                uint32_t head_dim = SHAPES_OF_HEADS[s][0], group = SHAPES_OF_HEADS[s][1];
+                bench_attention_task(options, type, head_dim, group, CONTEXTS[c], 1);
+                bench_attention_task(options, type, head_dim, group, CONTEXTS[c], 16);
+            }
         }
     }
 }

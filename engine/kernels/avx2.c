@@ -18,6 +18,7 @@
 /* clang-format off */
 #include "engine/kernels/vector_math.h"
 #include "engine/kernels/vector_rows.h"
+#include "engine/kernels/vector_kv.h"
 #include "engine/kernels/vector_matmul.h"
 #include "engine/kernels/vector_attention.h"
 #include "engine/kernels/vector_members.h"

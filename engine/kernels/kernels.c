@@ -120,8 +120,3 @@ enum status kernels_select(const char *name, const struct kernels **out, struct 
     return error_set(error, STATUS_INVALID, "kernels",
                      "unknown kernels '%s': auto, scalar, avx2 or avx512 are possible", name);
 }
-
-uint64_t kv_page_bytes(uint32_t layers, uint32_t kv_heads, uint32_t head_dim, uint32_t page_size)
-{
-    return 2ull * sizeof(uint16_t) * layers * kv_heads * head_dim * page_size;
-}

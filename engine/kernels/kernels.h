@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "engine/kernels/format.h"
+#include "engine/kernels/kv.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -33,19 +34,6 @@ struct activations {
     uint32_t k;
     const float *x;  /* [row_count][k] contiguous */
     void *quantized; /* quantized_row_bytes(k) per row, 64-byte aligned */
-};
-
-/* Where one layer's keys and values of one KV head lie. The pool is pages of page_bytes; inside a
-   page, for layer l and head h, at (l·kv_heads + h) · 2·page_size·head_dim values of f16:
-     keys   [head_dim][page_size]   lanes are tokens
-     values [page_size][head_dim]   lanes are dimensions */
-struct kv_layout {
-    uint8_t *pool; /* 64-byte aligned */
-    uint64_t page_bytes;
-    uint32_t page_size; /* 8, 16, 32 or 64 tokens */
-    uint32_t layers;
-    uint32_t kv_heads;
-    uint32_t head_dim; /* a multiple of 8 */
 };
 
 /* One unit of attention: some consecutive queries of one sequence with all query heads that share
@@ -103,8 +91,8 @@ struct kernels {
     void (*add)(float *x, const float *y, uint32_t n); /* x += y */
 
     /* Store one token's key and value [head_dim] of one layer and KV head at `slot` =
-       page·page_size + offset, rounded to f16 to nearest even, saturating to the largest finite
-       value. */
+       page·page_size + offset, rounded and saturated as kv.c says. Threads may store different
+       tokens of one page at the same time. */
     void (*kv_store)(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head, uint64_t slot,
                      const float *key, const float *value);
     uint64_t (*attention_scratch_bytes)(uint32_t head_dim, uint32_t group);
@@ -117,8 +105,5 @@ enum status kernels_select(const char *name, const struct kernels **out, struct 
 
 /* NULL-terminated list of the kernel sets that run on this CPU, scalar first. */
 const struct kernels *const *kernels_available(void);
-
-/* Bytes of one page. */
-uint64_t kv_page_bytes(uint32_t layers, uint32_t kv_heads, uint32_t head_dim, uint32_t page_size);
 
 #endif

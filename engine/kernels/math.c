@@ -281,3 +281,17 @@ float math_bf16_to_f32(uint16_t bits)
 {
     return float_of((uint32_t)bits << 16);
 }
+
+uint16_t math_f32_to_bf16(float value)
+{
+    uint32_t bits = bits_of(value);
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t magnitude = bits & 0x7FFFFFFFu;
+    if (magnitude > 0x7F800000u) {
+        return (uint16_t)(bits >> 16 | 0x40u);
+    }
+    if (magnitude >= 0x7F7F0000u) {
+        return (uint16_t)(sign | 0x7F7Fu);
+    }
+    return (uint16_t)(sign | (magnitude + 0x7FFFu + (magnitude >> 16 & 1u)) >> 16);
+}

@@ -25,5 +25,6 @@ double math_pow(double base, double exponent); /* base > 0 */
 float math_f16_to_f32(uint16_t bits);
 uint16_t math_f32_to_f16(float value); /* nearest even; saturates to ±65504; NaN stays NaN */
 float math_bf16_to_f32(uint16_t bits);
+uint16_t math_f32_to_bf16(float value); /* nearest even; saturates to 0x7F7F; NaN stays NaN */
 
 #endif

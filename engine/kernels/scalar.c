@@ -18,7 +18,8 @@
  *   y = acc, or y = y + acc.
  *
  * Sums along a row: 16 lanes, lane = position mod 16, ascending; then lanes i + 8, 4, 2, 1 are
- * added to lane i. Attention: scalar_attention.c. Everything else is elementwise.
+ * added to lane i. Attention: scalar_attention.c; storing keys and values: kv.c. Everything else is
+ * elementwise.
  *
  * Packed matrices are the file's rows. Called through SCALAR_KERNELS only.
  */
@@ -26,6 +27,7 @@
 
 #include "base/check.h"
 #include "engine/kernels/block.h"
+#include "engine/kernels/kv_page.h"
 #include "engine/kernels/math.h"
 
 #include <math.h>
@@ -236,20 +238,13 @@ static void scalar_add(float *x, const float *y, uint32_t n)
 static void scalar_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head,
                             uint64_t slot, const float *key, const float *value)
 {
-    uint32_t page = (uint32_t)(slot / kv->page_size);
-    uint32_t offset = (uint32_t)(slot % kv->page_size);
-    uint16_t *keys = kv_keys(kv, page, layer, kv_head);
-    uint16_t *values = kv_values(kv, page, layer, kv_head) + (uint64_t)offset * kv->head_dim;
-    for (uint32_t i = 0; i < kv->head_dim; i++) {
-        keys[(uint64_t)i * kv->page_size + offset] = math_f32_to_f16(key[i]);
-        values[i] = math_f32_to_f16(value[i]);
-    }
+    kv_store_with(scalar_kv_encode, kv, layer, kv_head, slot, key, value);
 }
 
 static uint64_t scalar_attention_scratch_bytes(uint32_t head_dim, uint32_t group)
 {
     (void)group;
-    return (2ull * head_dim + ATTENTION_TILE) * sizeof(float);
+    return (3ull * head_dim + ATTENTION_TILE) * sizeof(float);
 }
 
 const struct kernels SCALAR_KERNELS = {

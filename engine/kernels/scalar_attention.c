@@ -1,5 +1,6 @@
 /*
- * The specification of attention, for one query and one head at a time.
+ * The specification of attention, for one query and one head at a time. Keys and values are what
+ * kv.c reads back from the page, as floats, whatever their type.
  *
  * A query at position P sees keys lo … P (lo > 0 with a window); others are skipped, never read.
  * Keys are walked upwards in segments of 512 and tiles of 64 positions, both at absolute multiples,
@@ -20,6 +21,7 @@
 #include "engine/kernels/scalar.h"
 
 #include "base/check.h"
+#include "engine/kernels/kv_page.h"
 #include "engine/kernels/math.h"
 
 #include <math.h>
@@ -48,15 +50,24 @@ static void running_start(struct running *running, uint32_t head_dim)
     memset(running->out, 0, head_dim * sizeof *running->out);
 }
 
-static float score(const struct attention_task *task, const float *q, uint32_t position)
+/* row [head_dim] = a position's key or value. */
+static void read_row(const struct attention_task *task, uint32_t position, bool values, float *row)
 {
     const struct kv_layout *kv = task->kv;
-    uint32_t offset = position % kv->page_size;
-    const uint16_t *keys =
-        kv_keys(kv, task->pages[position / kv->page_size], task->layer, task->kv_head);
+    uint32_t page = task->pages[position / kv->page_size], offset = position % kv->page_size;
+    const uint8_t *plane = kv_plane(kv, page, task->layer, task->kv_head, values);
+    if (values) {
+        scalar_kv_read_value(kv, plane, offset, row);
+    } else {
+        scalar_kv_read_key(kv, plane, offset, row);
+    }
+}
+
+static float score(const struct attention_task *task, const float *q, const float *key)
+{
     float s = 0.0f;
-    for (uint32_t i = 0; i < kv->head_dim; i++) {
-        s = fmaf(q[i], math_f16_to_f32(keys[(uint64_t)i * kv->page_size + offset]), s);
+    for (uint32_t i = 0; i < task->kv->head_dim; i++) {
+        s = fmaf(q[i], key[i], s);
     }
     s *= task->scale;
     return task->softcap > 0.0f ? task->softcap * math_tanh(s / task->softcap) : s;
@@ -66,25 +77,25 @@ static float score(const struct attention_task *task, const float *q, uint32_t p
 static void walk_tile(const struct attention_task *task, const float *q, uint32_t first,
                       uint32_t end, float *scores, struct running *running)
 {
-    const struct kv_layout *kv = task->kv;
+    const uint32_t head_dim = task->kv->head_dim;
+    float *row = scores + ATTENTION_TILE;
     float maximum = running->maximum;
     for (uint32_t t = first; t < end; t++) {
-        scores[t % ATTENTION_TILE] = score(task, q, t);
+        read_row(task, t, false, row);
+        scores[t % ATTENTION_TILE] = score(task, q, row);
         maximum = scores[t % ATTENTION_TILE] > maximum ? scores[t % ATTENTION_TILE] : maximum;
     }
     float correction = math_exp(running->maximum - maximum);
     float lanes[16] = {0};
-    for (uint32_t i = 0; i < kv->head_dim; i++) {
+    for (uint32_t i = 0; i < head_dim; i++) {
         running->out[i] *= correction;
     }
     for (uint32_t t = first; t < end; t++) {
         float p = math_exp(scores[t % ATTENTION_TILE] - maximum);
         lanes[t % 16] += p;
-        const uint16_t *values =
-            kv_values(kv, task->pages[t / kv->page_size], task->layer, task->kv_head) +
-            (uint64_t)(t % kv->page_size) * kv->head_dim;
-        for (uint32_t i = 0; i < kv->head_dim; i++) {
-            running->out[i] = fmaf(p, math_f16_to_f32(values[i]), running->out[i]);
+        read_row(task, t, true, row);
+        for (uint32_t i = 0; i < head_dim; i++) {
+            running->out[i] = fmaf(p, row[i], running->out[i]);
         }
     }
     running->sum = fmaf(running->sum, correction, scalar_sum_lanes(lanes));

@@ -6,6 +6,8 @@
  * softmax of each row, then values added to all rows (lanes are dimensions), so keys and values are
  * read once per few rows. Rows see different ranges only at a tile's ends: there they go alone.
  * Lanes outside a row's range are computed from whatever the page holds and then dropped.
+ *
+ * What reads a page is compiled once for each type of keys and values, a constant there (`type`).
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_ATTENTION_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_ATTENTION_H
@@ -18,9 +20,19 @@
 #define ATTENTION_ROWS TILE_ROWS
 #define TILE_VECTORS (ATTENTION_TILE / VECTOR_LANES)
 
+struct attention_rows;
+
+/* What reads pages, of one type: score_all and values_of_rows. */
+struct kv_reader {
+    void (*score)(const struct attention_rows *rows, uint32_t first, uint32_t end);
+    void (*values)(const struct attention_rows *rows, uint32_t r, uint32_t count, uint32_t first,
+                   uint32_t end);
+};
+
 /* Scratch, in floats; `rows` of each. */
 struct attention_rows {
     const struct attention_task *task;
+    const struct kv_reader *reader;
     uint32_t head_dim;
     uint32_t rows;
     uint32_t last;   /* the last query's position */
@@ -42,24 +54,6 @@ static uint64_t vector_attention_scratch_bytes(uint32_t head_dim, uint32_t group
     return rows * (2ull * head_dim + ATTENTION_TILE + 4) * sizeof(float) + 64;
 }
 
-static void rows_init(struct attention_rows *rows, const struct attention_task *task)
-{
-    uint32_t count = task->query_count * task->group;
-    *rows = (struct attention_rows){
-        .task = task, .head_dim = task->kv->head_dim, .rows = count, .scores = task->scratch};
-    rows->out = rows->scores + (size_t)count * ATTENTION_TILE;
-    rows->total = rows->out + (size_t)count * rows->head_dim;
-    rows->maximum = rows->total + (size_t)count * rows->head_dim;
-    rows->sum = rows->maximum + count;
-    rows->total_maximum = rows->sum + count;
-    rows->total_sum = rows->total_maximum + count;
-    memset(rows->total, 0, (size_t)count * rows->head_dim * sizeof(float));
-    for (uint32_t r = 0; r < count; r++) {
-        rows->total_maximum[r] = -INFINITY;
-        rows->total_sum[r] = 0.0f;
-    }
-}
-
 /* What row r sees of [from, from + length): [*first, *end) relative to `from`; false: nothing. */
 static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t from, uint32_t length,
                       uint32_t *first, uint32_t *end)
@@ -74,13 +68,28 @@ static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t fr
     return true;
 }
 
-/* Where the keys or values of one position of the tile lie. */
-static const uint16_t *tile_page(const struct attention_rows *rows, uint32_t at, bool values)
+/* The plane with the keys or values of one position of the tile. */
+static const uint8_t *tile_plane(const struct attention_rows *rows, uint32_t at, bool values)
 {
     const struct attention_task *task = rows->task;
     uint32_t page = task->pages[(rows->tile + at) / task->kv->page_size];
-    return values ? kv_values(task->kv, page, task->layer, task->kv_head)
-                  : kv_keys(task->kv, page, task->layer, task->kv_head);
+    return kv_plane(task->kv, page, task->layer, task->kv_head, values);
+}
+
+/* Where the keys of consecutive tokens start: dimension 0 of them, and their first scales. */
+struct key_place {
+    const uint8_t *keys;
+    const uint8_t *scales;
+};
+
+INLINE struct key_place tile_keys(const enum kv_type type, const struct attention_rows *rows,
+                                  uint32_t at)
+{
+    const size_t page_size = rows->task->kv->page_size;
+    const uint8_t *plane = tile_plane(rows, at, false);
+    size_t offset = (rows->tile + at) % page_size;
+    size_t scales = kv_is_quantized(type) ? 2 * page_size : 0;
+    return (struct key_place){plane + scales + offset * kv_element_bytes(type), plane + 2 * offset};
 }
 
 /* Whether position `at` of the next tile may be asked for: rows go through a tile one after the
@@ -92,17 +101,17 @@ INLINE bool is_ahead(const struct attention_rows *rows, uint32_t r, uint32_t at)
 
 /* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
    a vector's two halves of 8 lanes start. */
-INLINE void score_tile(const int count, const int vectors, const bool split,
-                       const struct attention_rows *rows, uint32_t r, const uint16_t *const *low,
-                       const uint16_t *const *high, uint32_t at)
+INLINE void score_tile(const enum kv_type type, const int count, const int vectors,
+                       const bool split, const struct attention_rows *rows, uint32_t r,
+                       const struct key_place *low, const struct key_place *high, uint32_t at)
 {
     const struct attention_task *task = rows->task;
-    const size_t stride = task->kv->page_size;
-    const uint16_t *ahead[4];
+    const size_t stride = (size_t)task->kv->page_size * kv_element_bytes(type);
+    const uint8_t *ahead[4];
     const bool fetch = is_ahead(rows, r, at + (uint32_t)(vectors - 1) * VECTOR_LANES);
     for (int v = 0; v < vectors; v++) {
         uint32_t next = at + ATTENTION_TILE + (uint32_t)v * VECTOR_LANES;
-        ahead[v] = fetch ? tile_page(rows, next, false) + (rows->tile + next) % stride : NULL;
+        ahead[v] = fetch ? tile_keys(type, rows, next).keys : NULL;
     }
     const float *q[ATTENTION_ROWS];
     vf sums[ATTENTION_ROWS][4];
@@ -116,24 +125,37 @@ INLINE void score_tile(const int count, const int vectors, const bool split,
             sums[i][v] = vf_set1(0.0f);
         }
     }
-    for (size_t d = 0; d < rows->head_dim; d++) {
-        vf keys[4];
-        if (fetch && d * stride % 32 == 0) { /* a line holds 32 keys' values */
-            for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
-                _mm_prefetch((const char *)(ahead[v] + d * stride), _MM_HINT_T0);
+    const uint32_t step = kv_dims_per_row(type);
+    vf scales[4] = {vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f)};
+    size_t to = 0; /* a row, from the first one */
+    for (size_t d = 0; d < rows->head_dim; d += step, to += stride) {
+        if (kv_is_quantized(type) && d % KV_BLOCK == 0) {
+            to = kv_key_block_at(type, task->kv->page_size, (uint32_t)d / KV_BLOCK);
+            for (int v = 0; v < vectors; v++) {
+                scales[v] = vf_load_kv(KV_F16, split, low[v].scales + to, high[v].scales + to,
+                                       scales[v], 0);
             }
         }
-#pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
-            keys[v] = split ? vf_load_f16_split(low[v] + d * stride, high[v] + d * stride)
-                            : vf_load_f16(low[v] + d * stride);
+        if (fetch && to % 64 < stride) { /* a new line */
+            for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
+                _mm_prefetch((const char *)(ahead[v] + to), _MM_HINT_T0);
+            }
         }
-#pragma GCC unroll 8
-        for (int i = 0; i < count; i++) {
-            vf value = vf_set1(q[i][d]);
+#pragma GCC unroll 2
+        for (uint32_t part = 0; part < step; part++) {
+            vf keys[4];
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
-                sums[i][v] = vf_fma(value, keys[v], sums[i][v]);
+                keys[v] = vf_load_kv(type, split, low[v].keys + to, high[v].keys + to, scales[v],
+                                     4 * part);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                vf value = vf_set1(q[i][d + part]);
+#pragma GCC unroll 4
+                for (int v = 0; v < vectors; v++) {
+                    sums[i][v] = vf_fma(value, keys[v], sums[i][v]);
+                }
             }
         }
     }
@@ -155,26 +177,27 @@ INLINE uint32_t visible_eight(uint32_t at, uint32_t first, uint32_t end)
 }
 
 /* One token range of all active rows: `vectors` vectors from `at`. */
-INLINE void score_rows(const int vectors, const bool split, const struct attention_rows *rows,
-                       uint32_t at, uint32_t first, uint32_t end)
+INLINE void score_rows(const enum kv_type type, const int vectors, const bool split,
+                       const struct attention_rows *rows, uint32_t at, uint32_t first, uint32_t end)
 {
-    const uint16_t *low[4], *high[4];
-    uint32_t page_size = rows->task->kv->page_size;
+    struct key_place low[4], high[4] = {{NULL, NULL}};
     for (int v = 0; v < vectors; v++) {
         uint32_t a = at + (uint32_t)v * VECTOR_LANES, b = a;
         if (split || VECTOR_LANES == 8) { /* else pages hold at least a vector */
             b = visible_eight(a + 8, first, end);
             a = visible_eight(a, first, end);
         }
-        low[v] = tile_page(rows, a, false) + (rows->tile + a) % page_size;
-        high[v] = split ? tile_page(rows, b, false) + (rows->tile + b) % page_size : NULL;
+        low[v] = tile_keys(type, rows, a);
+        if (split) {
+            high[v] = tile_keys(type, rows, b);
+        }
     }
     for (uint32_t r = rows->active; r < rows->active_end;) {
         uint32_t left = rows->active_end - r;
         switch (left < ATTENTION_ROWS ? left : ATTENTION_ROWS) {
 #define CASE(count)                                                                                \
     case count:                                                                                    \
-        score_tile(count, vectors, split, rows, r, low, high, at);                                 \
+        score_tile(type, count, vectors, split, rows, r, low, high, at);                           \
         r += count;                                                                                \
         break;
             ATTENTION_CASES(CASE)
@@ -184,7 +207,8 @@ INLINE void score_rows(const int vectors, const bool split, const struct attenti
 }
 
 /* scores [active rows][first, end) of the tile; the range is rounded to 16 positions. */
-static void score_all(const struct attention_rows *rows, uint32_t first, uint32_t end)
+INLINE void score_all(const enum kv_type type, const struct attention_rows *rows, uint32_t first,
+                      uint32_t end)
 {
     bool split = VECTOR_LANES == 16 && rows->task->kv->page_size == 8;
     uint32_t at = first / 16 * 16;
@@ -192,16 +216,16 @@ static void score_all(const struct attention_rows *rows, uint32_t first, uint32_
     const uint32_t wide = ATTENTION_WIDE * VECTOR_LANES;
     while (at < stop) {
         if (split) {
-            score_rows(1, true, rows, at, first, end);
+            score_rows(type, 1, true, rows, at, first, end);
             at += VECTOR_LANES;
         } else if (stop - at >= wide && rows->active_end - rows->active <= ATTENTION_FEW) {
-            score_rows(ATTENTION_WIDE, false, rows, at, first, end);
+            score_rows(type, ATTENTION_WIDE, false, rows, at, first, end);
             at += wide;
         } else if (stop - at >= 2 * VECTOR_LANES) {
-            score_rows(2, false, rows, at, first, end);
+            score_rows(type, 2, false, rows, at, first, end);
             at += 2 * VECTOR_LANES;
         } else {
-            score_rows(1, false, rows, at, first, end);
+            score_rows(type, 1, false, rows, at, first, end);
             at += VECTOR_LANES;
         }
     }
@@ -259,12 +283,26 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
 
 /* out[rows from r] += p·v of positions [first, end) of the tile, ascending, for `vectors` vectors
    of dimensions from d (`eight`: 8 dimensions of one vector). */
-INLINE void value_tile(const int count, const int vectors, const bool eight,
-                       const struct attention_rows *rows, uint32_t r, uint32_t d, uint32_t first,
-                       uint32_t end)
+INLINE void value_tile(const enum kv_type type, const int count, const int vectors,
+                       const bool eight, const struct attention_rows *rows, uint32_t r, uint32_t d,
+                       uint32_t first, uint32_t end)
 {
-    const size_t head_dim = rows->head_dim;
+    const size_t head_dim = rows->head_dim, blocks = head_dim / KV_BLOCK;
     const uint32_t page_size = rows->task->kv->page_size;
+    const size_t row_bytes = kv_row_bytes(type, rows->head_dim);
+    /* A plane's byte with the first of these dimensions of its first token. */
+    const uint32_t in_block = (uint32_t)vectors * VECTOR_LANES % KV_BLOCK == 0 ? 0 : d % KV_BLOCK;
+    const size_t start =
+        kv_scales_bytes(type, rows->head_dim, page_size) + kv_row_bytes(type, d - in_block);
+    size_t piece[4]; /* from there to each vector */
+    uint32_t shift[4];
+#pragma GCC unroll 4
+    for (uint32_t v = 0; v < (uint32_t)vectors; v++) {
+        uint32_t dim = in_block + v * VECTOR_LANES;
+        piece[v] = type == KV_Q4_0 ? dim / KV_BLOCK * (KV_BLOCK / 2) + dim % (KV_BLOCK / 2)
+                                   : (size_t)dim * kv_element_bytes(type);
+        shift[v] = dim % KV_BLOCK < KV_BLOCK / 2 ? 0 : 4;
+    }
     const float *p = rows->scores + (size_t)r * ATTENTION_TILE;
     float *out = rows->out + r * head_dim + d;
     vf sums[ATTENTION_ROWS][4];
@@ -279,20 +317,30 @@ INLINE void value_tile(const int count, const int vectors, const bool eight,
     for (uint32_t t = first; t < end;) {
         uint32_t offset = (rows->tile + t) % page_size;
         uint32_t run = page_size - offset < end - t ? page_size - offset : end - t;
-        const uint16_t *from = tile_page(rows, t, true) + offset * head_dim + d;
-        const uint16_t *ahead = from;
+        const uint8_t *plane = tile_plane(rows, t, true);
+        const uint8_t *from = plane + start + offset * row_bytes, *ahead = from;
+        const uint16_t *scales = (const uint16_t *)(const void *)plane + offset * blocks;
+        scales += (d - in_block) / KV_BLOCK;
         if (is_ahead(rows, r, t + run - 1)) {
-            ahead = tile_page(rows, t + ATTENTION_TILE, true) + offset * head_dim + d;
+            ahead = tile_plane(rows, t + ATTENTION_TILE, true);
+            if (kv_is_quantized(type)) {
+                _mm_prefetch((const char *)ahead + 2 * offset * blocks, _MM_HINT_T0);
+            }
+            ahead += start + offset * row_bytes;
         }
-        for (uint32_t stop = t + run; t < stop; t++, from += head_dim, ahead += head_dim) {
+        for (uint32_t stop = t + run; t < stop; t++, from += row_bytes, ahead += row_bytes) {
             vf values[4];
-            for (uint32_t v = 0; v < (uint32_t)vectors * VECTOR_LANES; v += 32) {
+            for (size_t v = 0; v < kv_row_bytes(type, (uint32_t)vectors * VECTOR_LANES); v += 64) {
                 _mm_prefetch((const char *)(ahead + v), _MM_HINT_T0);
             }
 #pragma GCC unroll 4
-            for (int v = 0; v < vectors; v++) {
-                values[v] = eight ? vf_load_f16_8(from) : vf_load_f16(from + v * (int)VECTOR_LANES);
+            for (uint32_t v = 0; v < (uint32_t)vectors; v++) {
+                const uint16_t *at = scales + (in_block + v * VECTOR_LANES) / KV_BLOCK;
+                vf scale = kv_is_quantized(type) ? vf_set1_f16(at) : vf_set1(0.0f);
+                values[v] = eight ? vf_load_kv_8(type, from + piece[v])
+                                  : vf_load_kv(type, false, from + piece[v], NULL, scale, shift[v]);
             }
+            scales += blocks;
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
                 vf weight = vf_set1(p[(size_t)i * ATTENTION_TILE + t]);
@@ -317,8 +365,9 @@ INLINE void value_tile(const int count, const int vectors, const bool eight,
     }
 }
 
-INLINE void value_dimensions(const int count, const struct attention_rows *rows, uint32_t r,
-                             uint32_t first, uint32_t end)
+INLINE void value_dimensions(const enum kv_type type, const int count,
+                             const struct attention_rows *rows, uint32_t r, uint32_t first,
+                             uint32_t end)
 {
     const int wide = count <= (int)ATTENTION_FEW ? (int)ATTENTION_WIDE : 2;
     uint32_t d = 0;
@@ -327,28 +376,49 @@ INLINE void value_dimensions(const int count, const struct attention_rows *rows,
     }
     for (; d + (uint32_t)wide * VECTOR_LANES <= rows->head_dim;
          d += (uint32_t)wide * VECTOR_LANES) {
-        value_tile(count, wide, false, rows, r, d, first, end);
+        value_tile(type, count, wide, false, rows, r, d, first, end);
     }
     for (; d + VECTOR_LANES <= rows->head_dim; d += VECTOR_LANES) {
-        value_tile(count, 1, false, rows, r, d, first, end);
+        value_tile(type, count, 1, false, rows, r, d, first, end);
     }
-    if (d < rows->head_dim) {
-        value_tile(count, 1, true, rows, r, d, first, end);
+    if (!kv_is_quantized(type) && d < rows->head_dim) {
+        value_tile(type, count, 1, true, rows, r, d, first, end);
     }
 }
 
-static void values_of_rows(const struct attention_rows *rows, uint32_t r, uint32_t count,
-                           uint32_t first, uint32_t end)
+INLINE void values_of_rows(const enum kv_type type, const struct attention_rows *rows, uint32_t r,
+                           uint32_t count, uint32_t first, uint32_t end)
 {
     switch (count) {
 #define CASE(number)                                                                               \
     case number:                                                                                   \
-        value_dimensions(number, rows, r, first, end);                                             \
+        value_dimensions(type, number, rows, r, first, end);                                       \
         break;
         ATTENTION_CASES(CASE)
 #undef CASE
     }
 }
+
+#define KV_READER(type)                                                                            \
+    static void score_all_##type(const struct attention_rows *rows, uint32_t first, uint32_t end)  \
+    {                                                                                              \
+        score_all(type, rows, first, end);                                                         \
+    }                                                                                              \
+    static void values_##type(const struct attention_rows *rows, uint32_t r, uint32_t count,       \
+                              uint32_t first, uint32_t end)                                        \
+    {                                                                                              \
+        values_of_rows(type, rows, r, count, first, end);                                          \
+    }
+KV_READER(KV_F32)
+KV_READER(KV_F16)
+KV_READER(KV_BF16)
+KV_READER(KV_Q8_0)
+KV_READER(KV_Q4_0)
+
+#define KV_ENTRY(type) [type] = {score_all_##type, values_##type}
+static const struct kv_reader KV_READERS[KV_TYPES] = {
+    KV_ENTRY(KV_F32), KV_ENTRY(KV_F16), KV_ENTRY(KV_BF16), KV_ENTRY(KV_Q8_0), KV_ENTRY(KV_Q4_0),
+};
 
 /* `count` rows: what all see together, what one sees before and after that alone. */
 static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t count)
@@ -364,11 +434,11 @@ static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t c
         all_end = all_first;
     }
     for (uint32_t i = 0; i < count; i++) {
-        values_of_rows(rows, r + i, 1, first[i], end[i] < all_first ? end[i] : all_first);
+        rows->reader->values(rows, r + i, 1, first[i], end[i] < all_first ? end[i] : all_first);
     }
-    values_of_rows(rows, r, count, all_first, all_end);
+    rows->reader->values(rows, r, count, all_first, all_end);
     for (uint32_t i = 0; i < count; i++) {
-        values_of_rows(rows, r + i, 1, first[i] > all_end ? first[i] : all_end, end[i]);
+        rows->reader->values(rows, r + i, 1, first[i] > all_end ? first[i] : all_end, end[i]);
     }
 }
 
@@ -389,7 +459,7 @@ static void walk_tile(struct attention_rows *rows)
     if (rows->active_end == 0) {
         return;
     }
-    score_all(rows, first, end);
+    rows->reader->score(rows, first, end);
     for (uint32_t r = rows->active; r < rows->active_end; r++) {
         uint32_t f, e;
         CHECK(row_range(rows, r, rows->tile, ATTENTION_TILE, &f, &e));
@@ -440,6 +510,27 @@ static void write_rows(const struct attention_rows *rows)
         for (uint32_t d = 0; d < rows->head_dim; d += 8) {
             vf_store_8(out + d, vf_mul(vf_load_8(total + d), inverse));
         }
+    }
+}
+
+static void rows_init(struct attention_rows *rows, const struct attention_task *task)
+{
+    uint32_t count = task->query_count * task->group;
+    *rows = (struct attention_rows){.task = task,
+                                    .reader = &KV_READERS[task->kv->type],
+                                    .head_dim = task->kv->head_dim,
+                                    .rows = count,
+                                    .scores = task->scratch};
+    rows->out = rows->scores + (size_t)count * ATTENTION_TILE;
+    rows->total = rows->out + (size_t)count * rows->head_dim;
+    rows->maximum = rows->total + (size_t)count * rows->head_dim;
+    rows->sum = rows->maximum + count;
+    rows->total_maximum = rows->sum + count;
+    rows->total_sum = rows->total_maximum + count;
+    memset(rows->total, 0, (size_t)count * rows->head_dim * sizeof(float));
+    for (uint32_t r = 0; r < count; r++) {
+        rows->total_maximum[r] = -INFINITY;
+        rows->total_sum[r] = 0.0f;
     }
 }
 

@@ -100,12 +100,6 @@ INLINE vf vf_load_f16(const uint16_t *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)from));
 }
-/* Of low and high, 8 lanes each; here there are only 8. */
-INLINE vf vf_load_f16_split(const uint16_t *low, const uint16_t *high)
-{
-    (void)high;
-    return vf_load_f16(low);
-}
 /* The first 8 lanes: here all. */
 INLINE vf vf_load_8(const float *from)
 {
@@ -119,6 +113,11 @@ INLINE vf vf_load_f16_8(const uint16_t *from)
 {
     return vf_load_f16(from);
 }
+/* All lanes the same f16. */
+INLINE vf vf_set1_f16(const uint16_t *from)
+{
+    return _mm256_cvtph_ps(_mm_set1_epi16((short)*from));
+}
 INLINE void vf_store_f16(uint16_t *to, vf value)
 {
     __m128i half = _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -128,6 +127,10 @@ INLINE vf vf_load_bf16(const uint16_t *from)
 {
     __m128i half = _mm_loadu_si128((const __m128i *)(const void *)from);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+INLINE vf vf_load_bf16_8(const uint16_t *from)
+{
+    return vf_load_bf16(from);
 }
 INLINE vi vi_load_u8(const uint8_t *from)
 {
@@ -140,6 +143,32 @@ INLINE vi vi_load_i8(const uint8_t *from)
 INLINE vi vi_load_u16(const uint16_t *from)
 {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+}
+/* Of low and high, 8 lanes each; here there are only 8. */
+INLINE vf vf_load_split(const float *low, const float *high)
+{
+    (void)high;
+    return vf_load(low);
+}
+INLINE vf vf_load_f16_split(const uint16_t *low, const uint16_t *high)
+{
+    (void)high;
+    return vf_load_f16(low);
+}
+INLINE vf vf_load_bf16_split(const uint16_t *low, const uint16_t *high)
+{
+    (void)high;
+    return vf_load_bf16(low);
+}
+INLINE vi vi_load_u8_split(const uint8_t *low, const uint8_t *high)
+{
+    (void)high;
+    return vi_load_u8(low);
+}
+INLINE vi vi_load_i8_split(const uint8_t *low, const uint8_t *high)
+{
+    (void)high;
+    return vi_load_i8(low);
 }
 
 /* 32-bit lanes */
@@ -162,6 +191,25 @@ INLINE vi vi_max_u32(vi a, vi b)
 #define vi_sra32(a, n) _mm256_srai_epi32(a, n)
 #define vi_srl32(a, n) _mm256_srli_epi32(a, n)
 #define vi_sll32(a, n) _mm256_slli_epi32(a, n)
+/* `shift` is 0 or 4, the same for all lanes. */
+INLINE vi vi_shift_nibble(vi a, uint32_t shift)
+{
+    if (__builtin_constant_p(shift)) {
+        return shift ? vi_srl32(a, 4) : a;
+    }
+    return _mm256_srl_epi32(a, _mm_cvtsi32_si128((int)shift));
+}
+/* The lowest four bits, less 8. */
+INLINE vf vf_nibbles(vi a)
+{
+    vi nibbles = _mm256_and_si256(a, vi_set1(15));
+    return vf_from_int(vi_sub(nibbles, vi_set1(8)));
+}
+/* a is NaN ? x : y */
+INLINE vi vi_select_nan(vf a, vi x, vi y)
+{
+    return vi_bits(_mm256_blendv_ps(vf_bits(y), vf_bits(x), _mm256_cmp_ps(a, a, _CMP_UNORD_Q)));
+}
 INLINE uint32_t vi_largest_u32(vi a)
 {
     __m128i m = _mm_max_epu32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
@@ -182,6 +230,20 @@ INLINE void vi_store_quads(int16_t *to, vi a)
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     words = _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0xD8), 0xD8);
     _mm_storeu_si128((__m128i *)(void *)to, words);
+}
+
+/* The lanes, which fit, as 16 and as 8 bits. */
+INLINE void vi_store_words(uint16_t *to, vi a)
+{
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    _mm_storeu_si128((__m128i *)(void *)to, words);
+}
+INLINE void vi_store_bytes(uint8_t *to, vi a)
+{
+    const __m256i first = _mm256_set1_epi32(0x0C080400);
+    __m256i quads = _mm256_shuffle_epi8(a, first);
+    __m128i low = _mm256_castsi256_si128(quads), high = _mm256_extracti128_si256(quads, 1);
+    _mm_storel_epi64((__m128i *)(void *)to, _mm_unpacklo_epi32(low, high));
 }
 
 /* Bits and bytes */

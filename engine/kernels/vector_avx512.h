@@ -100,13 +100,6 @@ INLINE vf vf_load_f16(const uint16_t *from)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)from));
 }
-/* Of low and high, 8 lanes each. */
-INLINE vf vf_load_f16_split(const uint16_t *low, const uint16_t *high)
-{
-    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)low);
-    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)high);
-    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1));
-}
 /* The first 8 lanes; the others are 0. */
 INLINE vf vf_load_8(const float *from)
 {
@@ -121,6 +114,11 @@ INLINE vf vf_load_f16_8(const uint16_t *from)
     return _mm512_cvtph_ps(
         _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)));
 }
+/* All lanes the same f16. */
+INLINE vf vf_set1_f16(const uint16_t *from)
+{
+    return _mm512_cvtph_ps(_mm256_set1_epi16((short)*from));
+}
 INLINE void vf_store_f16(uint16_t *to, vf value)
 {
     __m256i half = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -129,6 +127,11 @@ INLINE void vf_store_f16(uint16_t *to, vf value)
 INLINE vf vf_load_bf16(const uint16_t *from)
 {
     __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)from);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+INLINE vf vf_load_bf16_8(const uint16_t *from)
+{
+    __m256i half = _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 INLINE vi vi_load_u8(const uint8_t *from)
@@ -142,6 +145,40 @@ INLINE vi vi_load_i8(const uint8_t *from)
 INLINE vi vi_load_u16(const uint16_t *from)
 {
     return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from));
+}
+/* Of low and high, 8 lanes each. */
+INLINE __m256i load_halves_split(const uint16_t *low, const uint16_t *high)
+{
+    __m128i a = _mm_loadu_si128((const __m128i *)(const void *)low);
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)high);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
+}
+INLINE __m128i load_bytes_split(const uint8_t *low, const uint8_t *high)
+{
+    return _mm_unpacklo_epi64(_mm_loadl_epi64((const __m128i *)(const void *)low),
+                              _mm_loadl_epi64((const __m128i *)(const void *)high));
+}
+INLINE vf vf_load_split(const float *low, const float *high)
+{
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(low)), _mm256_loadu_ps(high),
+                              1);
+}
+INLINE vf vf_load_f16_split(const uint16_t *low, const uint16_t *high)
+{
+    return _mm512_cvtph_ps(load_halves_split(low, high));
+}
+INLINE vf vf_load_bf16_split(const uint16_t *low, const uint16_t *high)
+{
+    __m512i wide = _mm512_cvtepu16_epi32(load_halves_split(low, high));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+INLINE vi vi_load_u8_split(const uint8_t *low, const uint8_t *high)
+{
+    return _mm512_cvtepu8_epi32(load_bytes_split(low, high));
+}
+INLINE vi vi_load_i8_split(const uint8_t *low, const uint8_t *high)
+{
+    return _mm512_cvtepi8_epi32(load_bytes_split(low, high));
 }
 
 /* 32-bit lanes */
@@ -164,6 +201,25 @@ INLINE vi vi_max_u32(vi a, vi b)
 #define vi_sra32(a, n) _mm512_srai_epi32(a, n)
 #define vi_srl32(a, n) _mm512_srli_epi32(a, n)
 #define vi_sll32(a, n) _mm512_slli_epi32(a, n)
+/* `shift` is 0 or 4, the same for all lanes. */
+INLINE vi vi_shift_nibble(vi a, uint32_t shift)
+{
+    if (__builtin_constant_p(shift)) {
+        return shift ? vi_srl32(a, 4) : a;
+    }
+    return _mm512_srl_epi32(a, _mm_cvtsi32_si128((int)shift));
+}
+/* The lowest four bits, less 8. */
+INLINE vf vf_nibbles(vi a)
+{
+    const __m512 less_8 = _mm512_set_ps(7, 6, 5, 4, 3, 2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8);
+    return _mm512_permutexvar_ps(a, less_8); /* which looks at four bits only */
+}
+/* a is NaN ? x : y */
+INLINE vi vi_select_nan(vf a, vi x, vi y)
+{
+    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), y, x);
+}
 INLINE uint32_t vi_largest_u32(vi a)
 {
     return _mm512_reduce_max_epu32(a);
@@ -178,6 +234,16 @@ INLINE void vi_store_quads(int16_t *to, vi a)
     __m256i words = _mm512_cvtepi32_epi16(a);
     words = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xD8), 0xD8);
     _mm256_storeu_si256((__m256i *)(void *)to, words);
+}
+
+/* The lanes, which fit, as 16 and as 8 bits. */
+INLINE void vi_store_words(uint16_t *to, vi a)
+{
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi32_epi16(a));
+}
+INLINE void vi_store_bytes(uint8_t *to, vi a)
+{
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8(a));
 }
 
 /* Bits and bytes */

@@ -1,5 +1,5 @@
 /*
- * What works along one row: quantising, norms, RoPE, activations, storing keys and values.
+ * What works along one row: quantising, norms, RoPE, activations.
  *
  * Bodies for any number of lanes; scalar.c is the specification and also computes the ends of rows
  * that fill no vector. Included after vector_math.h.
@@ -161,35 +161,6 @@ static void vector_add(float *x, const float *y, uint32_t n)
         vf_store(x + i, vf_add(vf_load(x + i), vf_load(y + i)));
     }
     SCALAR_KERNELS.add(x + i, y + i, n - i);
-}
-
-/* Saturated; NaN stays NaN, since vf_min and vf_max give their second operand then. */
-INLINE vf vf_saturate_f16(vf value)
-{
-    return vf_min(vf_set1(65504.0f), vf_max(vf_set1(-65504.0f), value));
-}
-
-static void vector_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head,
-                            uint64_t slot, const float *key, const float *value)
-{
-    uint32_t page = (uint32_t)(slot / kv->page_size);
-    uint32_t offset = (uint32_t)(slot % kv->page_size);
-    uint16_t *keys = kv_keys(kv, page, layer, kv_head) + offset;
-    uint16_t *values = kv_values(kv, page, layer, kv_head) + (uint64_t)offset * kv->head_dim;
-    uint64_t stride = kv->page_size;
-    uint32_t i = 0;
-    for (; i + VECTOR_LANES <= kv->head_dim; i += VECTOR_LANES) {
-        uint16_t halves[VECTOR_LANES];
-        vf_store_f16(halves, vf_saturate_f16(vf_load(key + i)));
-        for (uint32_t j = 0; j < VECTOR_LANES; j++) {
-            keys[(i + j) * stride] = halves[j];
-        }
-        vf_store_f16(values + i, vf_saturate_f16(vf_load(value + i)));
-    }
-    for (; i < kv->head_dim; i++) {
-        keys[i * stride] = math_f32_to_f16(key[i]);
-        values[i] = math_f32_to_f16(value[i]);
-    }
 }
 
 #endif

@@ -65,6 +65,7 @@ struct backend_options {
     const struct kernels *kernels;
     struct workers *workers; /* outlives the backend */
     const char *backend;     /* "quantized" or "openblas" */
+    enum kv_type kv_type;    /* of the quantized backend; openblas keeps f32 */
     uint32_t page_size;
     uint32_t page_count; /* page 0 included */
     uint32_t max_batch_rows;

@@ -146,8 +146,8 @@ void quantized_sizes(const struct model_details *details, const struct backend_o
     out->scratch = memory_map_bytes(carver.used) + sizeof model;
     struct model_groups groups = kv_groups_of(&details->config);
     out->groups = groups.groups;
-    out->page = kv_page_bytes(groups.layers, details->config.kv_heads, details->config.head_dim,
-                              options->page_size);
+    out->page = kv_page_bytes(options->kv_type, groups.layers, details->config.kv_heads,
+                              details->config.head_dim, options->page_size);
 }
 
 /* The workspace of one thread: its rows of the shared one. */
@@ -680,14 +680,8 @@ static enum status map_memory(struct quantized *model, const struct backend_star
     kv_groups_places(start->details, forward->places);
     forward->groups = groups.groups.count;
     forward->slot_stride = options->max_batch_rows;
-    forward->kv = (struct kv_layout){
-        .page_bytes =
-            kv_page_bytes(groups.layers, config->kv_heads, config->head_dim, options->page_size),
-        .page_size = options->page_size,
-        .layers = groups.layers,
-        .kv_heads = config->kv_heads,
-        .head_dim = config->head_dim,
-    };
+    forward->kv = kv_layout_of(options->kv_type, groups.layers, config->kv_heads, config->head_dim,
+                               options->page_size);
     if (!bytes_multiply(options->page_count, forward->kv.page_bytes, &model->pool_bytes))
         return error_set(error, STATUS_IO, NULL, "the page pool does not fit the address space");
     void *pool;

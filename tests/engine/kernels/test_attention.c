@@ -1,7 +1,9 @@
 /*
  * Attention of every kernel set against the scalar specification, bit for bit; the specification
  * itself against plain softmax in double; and that page size, chunking and grouping cannot show.
+ * All of it for every type of keys and values; most for f16, the default.
  */
+#include "engine/kernels/block.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/math.h"
 
@@ -37,15 +39,17 @@ static void *allocate(uint64_t bytes)
 
 /* A sequence: its floats, and pages of any size filled from them. */
 struct sequence {
+    enum kv_type type;
     uint32_t length, head_dim, kv_heads, group;
     float *keys; /* [length][kv_heads][head_dim] */
     float *values;
     float *queries; /* [length][kv_heads·group][head_dim] */
 };
 
-static struct sequence sequence_make(uint32_t length, uint32_t head_dim, uint32_t group)
+static struct sequence sequence_make(enum kv_type type, uint32_t length, uint32_t head_dim,
+                                     uint32_t group)
 {
-    struct sequence s = {length, head_dim, 2, group, NULL, NULL, NULL};
+    struct sequence s = {type, length, head_dim, 2, group, NULL, NULL, NULL};
     size_t kv = (size_t)length * s.kv_heads * head_dim;
     s.keys = allocate(kv * sizeof(float));
     s.values = allocate(kv * sizeof(float));
@@ -79,9 +83,8 @@ static struct paged paged_make(const struct kernels *kernels, const struct seque
 {
     uint32_t layers = 2, count = (s->length + page_size - 1) / page_size;
     struct paged paged;
-    uint64_t page_bytes = kv_page_bytes(layers, s->kv_heads, s->head_dim, page_size);
-    paged.kv = (struct kv_layout){NULL, page_bytes, page_size, layers, s->kv_heads, s->head_dim};
-    paged.kv.pool = allocate(page_bytes * (count + 1));
+    paged.kv = kv_layout_of(s->type, layers, s->kv_heads, s->head_dim, page_size);
+    paged.kv.pool = allocate(paged.kv.page_bytes * (count + 1));
     paged.pages = malloc(count * sizeof *paged.pages);
     for (uint32_t i = 0; i < count; i++) {
         paged.pages[i] = i + 1;
@@ -178,9 +181,9 @@ static void check_all(const struct sequence *s, struct options options, uint32_t
             for (size_t t = 0; t < (slow ? 1 : tile_count); t++) {
                 char what[160];
                 snprintf(what, sizeof what,
-                         "%s page=%u tile=%u dim=%u group=%u first=%u count=%u window=%u",
-                         (*at)->name, page_size, tiles[t], s->head_dim, s->group, first, count,
-                         options.window);
+                         "%s %s page=%u tile=%u dim=%u group=%u first=%u count=%u window=%u",
+                         (*at)->name, kv_type_name(s->type), page_size, tiles[t], s->head_dim,
+                         s->group, first, count, options.window);
                 float *got = attend(*at, s, &paged, options, first, count, tiles[t]);
                 assert_same(expected, got, values, what);
                 free(got);
@@ -194,12 +197,18 @@ static void check_all(const struct sequence *s, struct options options, uint32_t
 
 static const uint32_t ALL_TILES[] = {1, 2, 3, 5, 7, 8, 11, 16};
 
+/* Loops over 8 head sizes of every type. */
 START_TEST(head_sizes_equal_the_specification)
 {
     static const uint32_t DIMS[] = {8, 24, 64, 72, 80, 96, 128, 256};
     static const uint32_t GROUPS[] = {1, 3, 4, 8};
-    for (int g = 0; g < 4; g++) {
-        struct sequence s = sequence_make(83, DIMS[_i], GROUPS[g]);
+    enum kv_type type = (enum kv_type)(_i / 8);
+    uint32_t head_dim = DIMS[_i % 8];
+    if (head_dim % kv_type_block(type)) {
+        return;
+    }
+    for (int g = 0; g < (type == KV_F16 ? 4 : 2); g++) {
+        struct sequence s = sequence_make(type, 83, head_dim, GROUPS[g]);
         check_all(&s, (struct options){0, 0}, 0, 83, (const uint32_t[]){16, 7}, 2);
         check_all(&s, (struct options){21, 0}, 50, 33, (const uint32_t[]){16, 1}, 2);
         sequence_free(&s);
@@ -207,10 +216,24 @@ START_TEST(head_sizes_equal_the_specification)
 }
 END_TEST
 
+/* Quantised types have other code for 32 dimensions more or less. */
+START_TEST(head_sizes_of_whole_blocks_equal_the_specification)
+{
+    struct sequence s = sequence_make((enum kv_type)_i, 70, 32, 3);
+    check_all(&s, (struct options){0, 0}, 40, 30, ALL_TILES, 8);
+    sequence_free(&s);
+    s = sequence_make((enum kv_type)_i, 70, 160, 2);
+    check_all(&s, (struct options){0, 0}, 40, 30, (const uint32_t[]){1, 16}, 2);
+    sequence_free(&s);
+}
+END_TEST
+
 START_TEST(every_tile_of_queries_gives_the_same)
 {
-    struct sequence s = sequence_make(150, 64, 3);
-    check_all(&s, (struct options){0, 0}, 0, 150, ALL_TILES, 8);
+    struct sequence s = sequence_make((enum kv_type)_i, 150, 64, 3);
+    if (_i == KV_F16) {
+        check_all(&s, (struct options){0, 0}, 0, 150, ALL_TILES, 8);
+    }
     check_all(&s, (struct options){0, 0}, 57, 31, ALL_TILES, 8);
     sequence_free(&s);
 }
@@ -219,26 +242,30 @@ END_TEST
 START_TEST(segments_are_merged_alike)
 {
     static const uint32_t POSITIONS[] = {511, 512, 513, 1030};
-    struct sequence s = sequence_make(1031, 64, 3);
-    for (int i = 0; i < 4; i++) {
+    struct sequence s = sequence_make((enum kv_type)_i, 1031, 64, 3);
+    for (int i = _i == KV_F16 ? 0 : 2; i < 4; i++) {
         check_all(&s, (struct options){0, 0}, POSITIONS[i], 1, (const uint32_t[]){1}, 1);
     }
-    check_all(&s, (struct options){0, 0}, 505, 16, ALL_TILES, 8);
-    check_all(&s, (struct options){0, 0}, 1015, 16, (const uint32_t[]){16}, 1);
+    if (_i == KV_F16) {
+        check_all(&s, (struct options){0, 0}, 505, 16, ALL_TILES, 8);
+        check_all(&s, (struct options){0, 0}, 1015, 16, (const uint32_t[]){16}, 1);
+    }
     sequence_free(&s);
 }
 END_TEST
 
 START_TEST(windows_and_soft_caps_equal_the_specification)
 {
-    struct sequence s = sequence_make(700, 64, 4);
+    struct sequence s = sequence_make((enum kv_type)_i, 700, 64, 4);
     static const uint32_t WINDOWS[] = {1, 2, 8, 16, 17, 63, 64, 100, 512, 600};
-    for (int i = 0; i < 10; i++) {
+    for (int i = _i == KV_F16 ? 0 : 4; i < (_i == KV_F16 ? 10 : 6); i++) {
         check_all(&s, (struct options){WINDOWS[i], i % 2 ? 30.0f : 0}, 505, 16,
                   (const uint32_t[]){16, 5}, 2);
         check_all(&s, (struct options){WINDOWS[i], 0}, 0, 32, (const uint32_t[]){16}, 1);
     }
-    check_all(&s, (struct options){0, 0.5f}, 660, 40, ALL_TILES, 8);
+    if (_i == KV_F16) {
+        check_all(&s, (struct options){0, 0.5f}, 660, 40, ALL_TILES, 8);
+    }
     sequence_free(&s);
 }
 END_TEST
@@ -246,13 +273,13 @@ END_TEST
 /* Large scores, where exp underflows, and scores that are not finite. */
 START_TEST(extreme_scores_equal_the_specification)
 {
-    struct sequence s = sequence_make(140, 64, 3);
+    struct sequence s = sequence_make((enum kv_type)_i, 140, 64, 3);
     size_t queries = (size_t)s.length * s.kv_heads * s.group * s.head_dim;
     for (size_t i = 0; i < queries; i++) {
         s.queries[i] *= 200.0f;
     }
     check_all(&s, (struct options){0, 0}, 100, 40, (const uint32_t[]){16, 3}, 2);
-    s.keys[64 * 2 * 50] = 1e9f; /* stored as 65504 */
+    s.keys[64 * 2 * 50] = 1e9f; /* f16 stores 65504 */
     check_all(&s, (struct options){0, 0}, 100, 40, (const uint32_t[]){16}, 1);
     s.queries[(size_t)120 * s.kv_heads * s.group * s.head_dim] = NAN;
     s.queries[(size_t)121 * s.kv_heads * s.group * s.head_dim] = INFINITY;
@@ -275,7 +302,7 @@ END_TEST
    no kernel may follow their table entries. */
 START_TEST(what_is_not_visible_is_not_read)
 {
-    struct sequence s = sequence_make(301, 64, 3);
+    struct sequence s = sequence_make((enum kv_type)_i, 301, 64, 3);
     size_t row = (size_t)s.kv_heads * s.group * s.head_dim;
     for (const struct kernels *const *at = kernels_available(); *at; at++) {
         for (uint32_t page_size = 8; page_size <= 64; page_size *= 2) {
@@ -296,10 +323,31 @@ START_TEST(what_is_not_visible_is_not_read)
 }
 END_TEST
 
+/* What is stored for x[i], one of 32, by the definition of the type. */
+static double stored(enum kv_type type, const float *x, uint32_t i)
+{
+    float m = 0;
+    switch (type) {
+    case KV_F32:
+        return (double)x[i];
+    case KV_F16:
+        return (double)math_f16_to_f32(math_f32_to_f16(x[i]));
+    case KV_BF16:
+        return (double)math_bf16_to_f32(math_f32_to_bf16(x[i]));
+    default:
+        for (int j = 0; j < 32; j++) {
+            m = fabsf(x[j]) > fabsf(m) || (x[j] < 0 && -x[j] == m) ? x[j] : m;
+        }
+        float d = math_f16_to_f32(math_f32_to_f16(type == KV_Q8_0 ? fabsf(m) / 127 : m / -8));
+        double q = d != 0 ? rint((double)(x[i] / d)) : 0;
+        return (double)d * (type == KV_Q8_0 ? fmin(fmax(q, -127), 127) : fmin(fmax(q, -8), 7));
+    }
+}
+
 /* The specification itself: softmax in double over the stored keys and values. */
 START_TEST(the_specification_is_softmax)
 {
-    struct sequence s = sequence_make(600, 64, 3);
+    struct sequence s = sequence_make((enum kv_type)_i, 600, 64, 3);
     struct paged paged = paged_make(scalar, &s, 16);
     static const uint32_t POSITIONS[] = {0, 1, 63, 64, 300, 511, 512, 599};
     size_t row = (size_t)s.kv_heads * s.group * s.head_dim;
@@ -312,8 +360,8 @@ START_TEST(the_specification_is_softmax)
             for (uint32_t t = 0; t <= position; t++) {
                 const float *k = s.keys + ((size_t)t * s.kv_heads + head / s.group) * 64;
                 scores[t] = 0;
-                for (int d = 0; d < 64; d++) {
-                    scores[t] += (double)q[d] * math_f16_to_f32(math_f32_to_f16(k[d]));
+                for (uint32_t d = 0; d < 64; d++) {
+                    scores[t] += (double)q[d] * stored(s.type, k + d / 32 * 32, d % 32);
                 }
                 scores[t] /= 8;
                 largest = fmax(largest, scores[t]);
@@ -322,8 +370,8 @@ START_TEST(the_specification_is_softmax)
                 const float *v = s.values + ((size_t)t * s.kv_heads + head / s.group) * 64;
                 double p = exp(scores[t] - largest);
                 sum += p;
-                for (int d = 0; d < 64; d++) {
-                    exact[d] += p * math_f16_to_f32(math_f32_to_f16(v[d]));
+                for (uint32_t d = 0; d < 64; d++) {
+                    exact[d] += p * stored(s.type, v + d / 32 * 32, d % 32);
                 }
             }
             for (int d = 0; d < 64; d++) {
@@ -337,35 +385,176 @@ START_TEST(the_specification_is_softmax)
 }
 END_TEST
 
+static const float ODD[] = {65519.0f, 65520.0f, 1e30f,    -1e30f,  INFINITY, -INFINITY,
+                            NAN,      1e-8f,    3e-8f,    -2e-45f, -0.0f,    1.0f + 0x1p-11f,
+                            2049.0f,  2051.0f,  65504.0f, 5.9e-8f};
+
+/* Where values that are stored alone lie. */
+static void assert_places(const struct kv_layout *kv, const float *key, const float *value)
+{
+    const uint8_t *keys = kv->pool + kv->page_bytes +
+                          (2 * 2 + 1) * 2ull * 16 * kv->head_dim * (kv->type == KV_F32 ? 4 : 2);
+    for (uint32_t d = 0; d < kv->head_dim && kv_type_block(kv->type) == 1; d++) {
+        uint32_t at[2] = {d * 16 + 5, 16 * kv->head_dim + 5 * kv->head_dim + d};
+        const float x[2] = {key[d], value[d]};
+        for (int i = 0; i < 2; i++) {
+            uint16_t half;
+            memcpy(&half, keys + 2 * at[i], 2);
+            if (kv->type == KV_F32) {
+                ck_assert_mem_eq(keys + 4 * at[i], &x[i], 4);
+            } else {
+                ck_assert_uint_eq(half, kv->type == KV_F16 ? math_f32_to_f16(x[i])
+                                                           : math_f32_to_bf16(x[i]));
+            }
+        }
+    }
+}
+
 START_TEST(stores_round_and_saturate_alike)
 {
-    static const float ODD[] = {65519.0f, 65520.0f, 1e30f,    -1e30f,  INFINITY, -INFINITY,
-                                NAN,      1e-8f,    3e-8f,    -2e-45f, -0.0f,    1.0f + 0x1p-11f,
-                                2049.0f,  2051.0f,  65504.0f, 5.9e-8f};
-    for (uint32_t head_dim = 8; head_dim <= 136; head_dim += 8) {
-        float key[136], value[136];
+    const enum kv_type type = (enum kv_type)_i;
+    for (uint32_t head_dim = kv_type_block(type) < 8 ? 8 : 32; head_dim <= 160;
+         head_dim += kv_type_block(type) < 8 ? 8 : 32) {
+        float key[160], value[160];
         for (uint32_t i = 0; i < head_dim; i++) {
             key[i] = i % 3 ? ODD[(i * 7 + head_dim) % 16] : random_float();
             value[i] = i % 3 ? random_float() : ODD[(i * 5 + head_dim) % 16];
         }
-        uint64_t bytes = kv_page_bytes(3, 2, head_dim, 16);
-        struct kv_layout kv = {allocate(bytes * 3), bytes, 16, 3, 2, head_dim};
-        uint8_t *expected = allocate(bytes * 3);
-        memset(kv.pool, 0, bytes * 3);
+        struct kv_layout kv = kv_layout_of(type, 3, 2, head_dim, 16);
+        uint64_t bytes = kv.page_bytes * 3;
+        kv.pool = allocate(bytes);
+        uint8_t *expected = allocate(bytes);
+        memset(kv.pool, 0, bytes);
         scalar->kv_store(&kv, 2, 1, 16 + 5, key, value);
-        memcpy(expected, kv.pool, bytes * 3);
+        memcpy(expected, kv.pool, bytes);
         for (const struct kernels *const *at = kernels_available(); *at; at++) {
-            memset(kv.pool, 0, bytes * 3);
+            memset(kv.pool, 0, bytes);
             (*at)->kv_store(&kv, 2, 1, 16 + 5, key, value);
-            ck_assert_mem_eq(expected, kv.pool, bytes * 3);
+            ck_assert_mem_eq(expected, kv.pool, bytes);
         }
-        const uint16_t *keys = (const uint16_t *)(const void *)(kv.pool + bytes);
-        keys += (2 * 2 + 1) * 2 * 16 * head_dim;
-        ck_assert_uint_eq(keys[3 * 16 + 5], math_f32_to_f16(key[3]));
-        ck_assert_uint_eq(keys[16 * head_dim + 5 * head_dim + 3], math_f32_to_f16(value[3]));
+        assert_places(&kv, key, value);
         free(kv.pool);
         free(expected);
     }
+}
+END_TEST
+
+/* A token alone attends to itself with weight 1, so what comes out is its value as stored. */
+static void read_back(enum kv_type type, const float x[32], float out[32])
+{
+    struct kv_layout kv = kv_layout_of(type, 1, 1, 32, 8);
+    kv.pool = allocate(kv.page_bytes);
+    float zero[32] = {0};
+    scalar->kv_store(&kv, 0, 0, 0, zero, x);
+    struct attention_task task = {.kv = &kv,
+                                  .pages = (const uint32_t[]){0},
+                                  .query_count = 1,
+                                  .group = 1,
+                                  .q = zero,
+                                  .q_stride = 32,
+                                  .scale = 1,
+                                  .out = out,
+                                  .out_stride = 32,
+                                  .scratch = allocate(scalar->attention_scratch_bytes(32, 1))};
+    scalar->attention(&task);
+    free(task.scratch);
+    free(kv.pool);
+}
+
+/* Blocks of 32 that have their definition's answer, not just the same from all kernels. */
+START_TEST(blocks_of_quantised_types_are_stored_as_defined)
+{
+    static const struct {
+        float x[3]; /* the first values; the others are 0 */
+        enum kv_type type;
+        float expected[3];
+    } CASES[] = {
+        {{127, -126.5f, 0.5f}, KV_Q8_0, {127, -126, 0}}, /* d = 1; ties to even */
+        {{-254, 1, 3}, KV_Q8_0, {-254, 0, 4}},
+        {{0, -0.0f, 0}, KV_Q8_0, {0, 0, 0}},
+        {{0x1p-149f, 0, 0}, KV_Q8_0, {0, 0, 0}},
+        {{0x1p-24f * 127, 0x1p-24f, 0}, KV_Q8_0, {0x1p-24f * 127, 0x1p-24f, 0}},
+        {{0x1.7p-24f * 127, 0x1p-24f, 0}, KV_Q8_0, {0x1p-24f * 127, 0x1p-24f, 0}}, /* clamped */
+        {{127 * 0x1p-26f, 0, 0}, KV_Q8_0, {0, 0, 0}},
+        {{INFINITY, -1e6f, 1}, KV_Q8_0, {127 * 65504.0f, -15 * 65504.0f, 0}},
+        {{1e30f, -1e30f, 1e6f}, KV_Q8_0, {127 * 65504.0f, -127 * 65504.0f, 15 * 65504.0f}},
+        {{8, -8, 2.5f}, KV_Q4_0, {7, -8, 2}}, /* d = 1: of two as large the negative one */
+        {{8, -7, 2.5f}, KV_Q4_0, {8, -7, 2}}, /* d = -1 */
+        {{-8, 7.6f, 3.5f}, KV_Q4_0, {-8, 7, 4}},
+        {{0, -0.0f, 0}, KV_Q4_0, {0, 0, 0}},
+        {{-0x1p-149f, 0, 0}, KV_Q4_0, {0, 0, 0}},
+        {{-0x1p-21f, 0x1p-23f, 0}, KV_Q4_0, {-0x1p-21f, 0x1p-23f, 0}},
+        {{INFINITY, -INFINITY, 70000}, KV_Q4_0, {7 * 65504.0f, -8 * 65504.0f, 65504.0f}},
+        {{INFINITY, -INFINITY, NAN}, KV_Q4_0, {NAN, NAN, NAN}},
+        {{0, 0, NAN}, KV_Q8_0, {NAN, NAN, NAN}},
+        {{1, 1e30f, -INFINITY}, KV_F32, {1, 1e30f, -INFINITY}},
+        {{INFINITY, -INFINITY, 0x1.01p0f}, KV_BF16, {0x1.FEp127f, -0x1.FEp127f, 0x1p0f}},
+        {{0x1.03p0f, -0x1.FFp127f, 0x1p-133f}, KV_BF16, {0x1.04p0f, -0x1.FEp127f, 0x1p-133f}},
+        {{0x1.8p-133f, 0x1p-134f, NAN}, KV_BF16, {0x1p-132f, 0, NAN}},
+        {{INFINITY, -65520, 0x1p-25f}, KV_F16, {65504, -65504, 0}},
+    };
+    for (size_t c = 0; c < sizeof CASES / sizeof CASES[0]; c++) {
+        float x[32] = {0}, got[32];
+        memcpy(x, CASES[c].x, sizeof CASES[c].x);
+        read_back(CASES[c].type, x, got);
+        for (int i = 0; i < 3; i++) {
+            float expected = CASES[c].expected[i];
+            ck_assert_msg(got[i] == expected || (isnan(got[i]) && isnan(expected)),
+                          "case %zu, value %d: %.9g instead of %.9g", c, i, (double)got[i],
+                          (double)expected);
+        }
+        bool all_nan = kv_type_block(CASES[c].type) > 1 && isnan(CASES[c].expected[0]);
+        ck_assert(all_nan ? isnan(got[31]) : got[31] == 0);
+    }
+}
+END_TEST
+
+/* The types are GGML's: a value's scale and q, put into a block of its kind, is dequantised by the
+   code for weights to what attention reads. */
+START_TEST(blocks_are_those_of_ggml)
+{
+    for (int type = KV_Q8_0; type <= KV_Q4_0; type++) {
+        for (int round = 0; round < 50; round++) {
+            struct kv_layout kv = kv_layout_of((enum kv_type)type, 1, 1, 32, 8);
+            uint8_t pool[2 * 34 * 8] __attribute__((aligned(64))), block[34];
+            float x[32], expected[32], got[32];
+            for (int i = 0; i < 32; i++) {
+                x[i] = random_float();
+            }
+            kv.pool = pool;
+            scalar->kv_store(&kv, 0, 0, 3, x, x);
+            const uint8_t *values = pool + kv.plane_bytes;
+            uint32_t size = type == KV_Q8_0 ? 32 : 16;
+            memcpy(block, values + 2 * 3, 2);
+            memcpy(block + 2, values + 2 * 8 + 3 * size, size);
+            block_dequantize(type == KV_Q8_0 ? FORMAT_Q8_0 : FORMAT_Q4_0, block, 32, expected);
+            read_back((enum kv_type)type, x, got);
+            for (int i = 0; i < 32; i++) { /* 0 + −0 is 0 */
+                ck_assert_float_eq(expected[i], got[i]);
+            }
+            ck_assert_mem_eq(pool + 2 * 3, block, 2); /* the key's scale */
+        }
+    }
+}
+END_TEST
+
+START_TEST(types_have_names_and_sizes)
+{
+    static const uint32_t BITS[KV_TYPES] = {[KV_F32] = 32 * 32,
+                                            [KV_F16] = 32 * 16,
+                                            [KV_BF16] = 32 * 16,
+                                            [KV_Q8_0] = 34 * 8,
+                                            [KV_Q4_0] = 18 * 8};
+    for (unsigned i = 0; i < KV_TYPES; i++) {
+        enum kv_type type;
+        ck_assert(kv_type_parse(kv_type_name((enum kv_type)i), &type) && type == i);
+        ck_assert_uint_eq(kv_page_bytes(type, 3, 5, 64, 16),
+                          2ull * 3 * 5 * 64 * 16 * BITS[i] / 256);
+        ck_assert_ptr_nonnull(strstr(KV_TYPE_NAMES, kv_type_name(type)));
+    }
+    enum kv_type type;
+    ck_assert(!kv_type_parse("q5_1", &type) && !kv_type_parse("", &type) &&
+              !kv_type_parse("F16", &type));
 }
 END_TEST
 
@@ -375,14 +564,18 @@ int main(void)
     Suite *suite = suite_create("attention");
     TCase *tcase = tcase_create("attention");
     tcase_set_timeout(tcase, 300);
-    tcase_add_loop_test(tcase, head_sizes_equal_the_specification, 0, 8);
-    tcase_add_test(tcase, every_tile_of_queries_gives_the_same);
-    tcase_add_test(tcase, segments_are_merged_alike);
-    tcase_add_test(tcase, windows_and_soft_caps_equal_the_specification);
-    tcase_add_test(tcase, extreme_scores_equal_the_specification);
-    tcase_add_test(tcase, what_is_not_visible_is_not_read);
-    tcase_add_test(tcase, the_specification_is_softmax);
-    tcase_add_test(tcase, stores_round_and_saturate_alike);
+    tcase_add_loop_test(tcase, head_sizes_equal_the_specification, 0, 8 * KV_TYPES);
+    tcase_add_loop_test(tcase, head_sizes_of_whole_blocks_equal_the_specification, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, every_tile_of_queries_gives_the_same, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, segments_are_merged_alike, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, windows_and_soft_caps_equal_the_specification, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, extreme_scores_equal_the_specification, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, what_is_not_visible_is_not_read, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, the_specification_is_softmax, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, stores_round_and_saturate_alike, 0, KV_TYPES);
+    tcase_add_test(tcase, blocks_of_quantised_types_are_stored_as_defined);
+    tcase_add_test(tcase, blocks_are_those_of_ggml);
+    tcase_add_test(tcase, types_have_names_and_sizes);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
