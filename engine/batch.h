@@ -65,6 +65,7 @@ struct backend {
     /* fixed after start */
     const char *name;    /* "quantized", "openblas", … */
     const char *kernels; /* "scalar", "avx2", "avx512", … */
+    const char *kv_type; /* of keys and values: "f16", … */
     uint32_t vocabulary; /* logits per row */
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;  /* tokens per page */

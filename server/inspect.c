@@ -34,7 +34,7 @@ struct format_total {
     uint64_t tensors, values, bytes;
 };
 
-/* Keys and values, in f16. */
+/* Keys and values. */
 struct kv_cost {
     uint64_t growing; /* of one token, in layers that see all: every token adds it */
     uint64_t window;  /* and in those with a window: only the last tokens have it */
@@ -42,9 +42,9 @@ struct kv_cost {
     uint64_t context; /* of the longest sequence, in whole pages */
 };
 
-static struct kv_cost kv_cost_of(const struct model_config *config)
+static struct kv_cost kv_cost_of(const struct model_config *config, enum kv_type type)
 {
-    uint64_t layer = 2 * (uint64_t)config->kv_heads * config->head_dim * 2;
+    uint64_t layer = kv_page_bytes(type, 1, config->kv_heads, config->head_dim, 1);
     struct model_groups model =
         model_groups_of(config->layers, config->window_layers, config->window);
     struct kv_cost cost = {
@@ -113,7 +113,7 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
         (double)config->parameter_count / 1e6, config->layers, config->embedding,
         config->feed_forward, config->heads, config->kv_heads, config->head_dim, config->vocabulary,
         config->tied_output ? " (output tied to the embedding)" : "", config->context);
-    struct kv_cost cost = kv_cost_of(config);
+    struct kv_cost cost = kv_cost_of(config, KV_F16);
     buffer_append_text(out, "\nMemory\n");
     write_bytes_line(out, "weights, as in the file", config->tensor_bytes);
     write_bytes_line(out, "keys and values of one token (f16)", cost.growing + cost.window);
@@ -130,6 +130,14 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
     write_bytes_line(out, label, cost.page);
     snprintf(label, sizeof label, "  of a sequence of %" PRIu32 " tokens", config->context);
     write_bytes_line(out, label, cost.context);
+    for (unsigned type = 0; type < KV_TYPES; ++type) {
+        if (type == KV_F16 || config->head_dim % kv_type_block((enum kv_type)type) != 0)
+            continue;
+        cost = kv_cost_of(config, (enum kv_type)type);
+        snprintf(label, sizeof label, "of one token with --kv-type %s",
+                 kv_type_name((enum kv_type)type));
+        write_bytes_line(out, label, cost.growing + cost.window);
+    }
 }
 
 static void write_tokenizer(const struct inspection *inspection, struct buffer *out)
@@ -238,15 +246,23 @@ static void write_json_model(const struct inspection *inspection, struct buffer 
                    config->parameter_count, config->layers, config->embedding, config->feed_forward,
                    config->heads, config->kv_heads, config->head_dim, config->vocabulary,
                    config->context, config->tied_output ? "true" : "false");
-    struct kv_cost cost = kv_cost_of(config);
-    buffer_appendf(out,
-                   ",\"memory\":{\"weights_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64
-                   ",\"kv_growing_token_bytes\":%" PRIu64 ",\"kv_window_token_bytes\":%" PRIu64
-                   ",\"kv_window_tokens\":%" PRIu32 ",\"kv_page_tokens\":%u"
-                   ",\"kv_page_bytes\":%" PRIu64 ",\"kv_context_bytes\":%" PRIu64 "}",
-                   config->tensor_bytes, cost.growing + cost.window, cost.growing, cost.window,
-                   config->window_layers > 0 ? config->window : 0, PAGE_TOKENS, cost.page,
-                   cost.context);
+    struct kv_cost cost = kv_cost_of(config, KV_F16);
+    buffer_appendf(
+        out,
+        ",\"memory\":{\"weights_bytes\":%" PRIu64 ",\"kv_token_bytes\":%" PRIu64
+        ",\"kv_growing_token_bytes\":%" PRIu64 ",\"kv_window_token_bytes\":%" PRIu64
+        ",\"kv_window_tokens\":%" PRIu32 ",\"kv_page_tokens\":%u"
+        ",\"kv_page_bytes\":%" PRIu64 ",\"kv_context_bytes\":%" PRIu64 ",\"kv_token_bytes_of\":{",
+        config->tensor_bytes, cost.growing + cost.window, cost.growing, cost.window,
+        config->window_layers > 0 ? config->window : 0, PAGE_TOKENS, cost.page, cost.context);
+    for (unsigned type = 0; type < KV_TYPES; ++type) {
+        if (config->head_dim % kv_type_block((enum kv_type)type) != 0)
+            continue;
+        cost = kv_cost_of(config, (enum kv_type)type);
+        buffer_appendf(out, "%s\"%s\":%" PRIu64, type > 0 ? "," : "",
+                       kv_type_name((enum kv_type)type), cost.growing + cost.window);
+    }
+    buffer_append_text(out, "}}");
 }
 
 static void write_json_id(struct buffer *out, const char *name, uint32_t id)

@@ -279,9 +279,9 @@ static void write_build_info(struct writer *writer, const struct runtime *runtim
     buffer_appendf(writer->out, "quire_build_info{version=\"%s\"", QUIRE_VERSION);
     if (runtime)
         buffer_appendf(writer->out,
-                       ",kernels=\"%s\",backend=\"%s\",memory_budget=\"%" PRIu64
+                       ",kernels=\"%s\",backend=\"%s\",kv_type=\"%s\",memory_budget=\"%" PRIu64
                        "\",max_model_len=\"%u\"",
-                       runtime->backend->kernels, runtime->backend->name,
+                       runtime->backend->kernels, runtime->backend->name, runtime->backend->kv_type,
                        runtime->budget.total_bytes, runtime->api.max_model_len);
     buffer_append_text(writer->out, "} 1\n");
 }

@@ -81,6 +81,10 @@ static const struct spec specs[] = {
      .help = "longest sequence, prompt and answer together (the model's)"},
     {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(page_size), 8, 64,
      .help = "tokens of one KV page: 8, 16, 32 or 64 (16)"},
+    {"kv-type", 0, "TYPE", ON_COMPUTE, KIND_TEXT, FIELD(kv_type),
+     .choices = "f32|f16|bf16|q8_0|q4_0",
+     .help = "how keys and values are kept: f32, f16, bf16, q8_0 (half of f16's memory) or q4_0 (a "
+             "quarter, and less exact) (f16)"},
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
      .help = "do not keep computed prompts for later requests that begin alike"},
 
@@ -160,6 +164,8 @@ static const struct spec specs[] = {
      .help = "stop after so many windows (the whole text)"},
     {"kl", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity_kl),
      .help = "compare with the float reference too (--backend openblas): KL divergence"},
+    {"kl-kv", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity_kl_kv),
+     .help = "compare with the same model with keys and values in f32: KL divergence"},
 
     {"prompt-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_prompt), 1, 1 << 20,
      .group = "Work", .help = "length of the prompt whose prefill is timed (512)"},
@@ -246,6 +252,9 @@ static const struct {
     {"batch-size", "max-batch-tokens", NULL},
     {"ubatch-size", "max-batch-tokens", NULL},
     {"block-size", "page-size", NULL},
+    {"cache-type-k", "kv-type", "keys and values have the same type"},
+    {"cache-type-v", "kv-type", "keys and values have the same type"},
+    {"kv-cache-dtype", "kv-type", NULL},
     {"alias", "served-model-name", NULL},
     {"api-key", "api-key-file", "keys on a command line can be seen by every user of the machine"},
     {"gpu-memory-utilization", "memory", NULL},
@@ -764,6 +773,18 @@ static enum status check_options(const struct options *options, struct error *er
                          "--kernels %s and --backend openblas contradict each other: OpenBLAS has "
                          "kernels of its own; leave one out",
                          options->kernels);
+    if (!strcmp(options->backend, "openblas") && options->kv_type &&
+        strcmp(options->kv_type, "f32"))
+        return error_set(error, STATUS_INVALID, "kv-type",
+                         "--kv-type %s and --backend openblas contradict each other: that backend "
+                         "keeps keys and values in f32; leave one out",
+                         options->kv_type);
+    if (options->perplexity_kl_kv &&
+        (options->perplexity_kl || !strcmp(options->backend, "openblas")))
+        return error_set(error, STATUS_INVALID, "kl-kv",
+                         "--kl-kv compares types of keys and values of the quantized backend; "
+                         "leave %s out",
+                         options->perplexity_kl ? "--kl" : "--backend openblas");
     for (unsigned i = 0; i < options->allowed_host_count; i++) {
         if (strlen(options->allowed_hosts[i]) > 62)
             return error_set(error, STATUS_INVALID, "allowed-host",

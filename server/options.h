@@ -40,6 +40,7 @@ struct options {
     uint64_t memory_bytes;     /* --memory; 0: budget_detect_bytes */
     uint32_t context;          /* --context; 0: the model's */
     uint32_t page_size;        /* --page-size 16 */
+    const char *kv_type;       /* --kv-type; NULL: f16, or what the backend has */
     uint32_t max_batch_tokens; /* --max-batch-tokens; 0: default rule */
     uint32_t max_seqs;         /* --max-seqs 128 */
     bool max_seqs_given;       /* else max_seqs may be raised to the users that are planned for */
@@ -80,8 +81,8 @@ struct options {
     const char *plot_file; /* --plot, NULL: no drawing */
     const char *text_file; /* perplexity's text */
     uint32_t perplexity_window;
-    uint32_t perplexity_windows; /* --windows, 0: the whole text */
-    bool perplexity_kl;
+    uint32_t perplexity_windows;          /* --windows, 0: the whole text */
+    bool perplexity_kl, perplexity_kl_kv; /* --kl, --kl-kv */
     uint32_t bench_prompt, bench_tokens, bench_depth, bench_batch;
     /* plan */
     uint32_t plan_users; /* --users; 0: how many fit? */

@@ -232,6 +232,16 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     return STATUS_OK;
 }
 
+enum kv_type plan_kv_type(const struct options *options, const char *backend)
+{
+    enum kv_type type = KV_F16;
+    if (!strcmp(backend, "openblas"))
+        type = KV_F32;
+    else if (options->kv_type)
+        CHECK(kv_type_parse(options->kv_type, &type)); /* options_parse knows the same names */
+    return type;
+}
+
 enum status plan_make(const struct plan_model *model, const struct options *options,
                       struct plan *out, struct error *error)
 {
@@ -244,6 +254,7 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
         .backend = {.kernels = model->kernels,
                     .workers = model->workers,
                     .backend = options->backend,
+                    .kv_type = plan_kv_type(options, options->backend),
                     .page_size = options->page_size,
                     .max_sequences = options->max_seqs,
                     .logits_rows_max = LOGITS_ROWS,
@@ -257,6 +268,9 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
                    .step_target_ms = STEP_TARGET_MS,
                    .prefix_cache = options->prefix_cache},
     };
+    enum status status = model_check_kv_type(model->config, out->backend.kv_type, error);
+    if (status != STATUS_OK)
+        return status;
     out->account_bytes[BUDGET_PROGRAM] = PROGRAM_BYTES + options->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
     size_shares(out, options, out->total_bytes);

@@ -61,9 +61,12 @@ struct plan {
     struct plan_kv kv;
 };
 
+/* What `backend` keeps keys and values in: as asked, else f16, but openblas always f32. */
+enum kv_type plan_kv_type(const struct options *options, const char *backend);
+
 /* Divide options->memory_bytes. Options are resolved (runtime_resolve). STATUS_INVALID (param
    "memory") with the numbers when not even a short sequence fits; what the accounts would have been
-   is in *out then too. */
+   is in *out then too. STATUS_INVALID (param "kv-type") when the model's heads do not suit it. */
 enum status plan_make(const struct plan_model *model, const struct options *options,
                       struct plan *out, struct error *error);
 

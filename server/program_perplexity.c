@@ -8,8 +8,9 @@
  * so the figures compare. Perplexity is exp of the mean negative log-probability; its error is the
  * standard error of that mean, times perplexity.
  *
- * With --kl the same windows run through the OpenBLAS reference too: its own perplexity, and
- * KL(reference ‖ ours) of every scored position.
+ * With --kl the same windows run through the OpenBLAS reference too, with --kl-kv through our own
+ * arithmetic with keys and values in f32: its own perplexity, and KL(reference ‖ ours) of every
+ * scored position.
  */
 #include "server/program.h"
 
@@ -32,7 +33,7 @@ struct mean {
 
 struct perplexity {
     const struct options *options;
-    struct workbench ours, reference; /* reference.backend NULL without --kl */
+    struct workbench ours, reference; /* reference.backend NULL without --kl and --kl-kv */
     uint32_t window;
     uint32_t *tokens;
     size_t token_count, window_count; /* of the text; windows that are run */
@@ -40,7 +41,7 @@ struct perplexity {
     uint32_t *rows;                   /* [window] */
     float *logits[2];                 /* [LOGITS_ROWS][vocabulary] ours, reference */
     struct mean loss, reference_loss, kl;
-    double *divergences; /* [scored positions], only with --kl: its quantiles need all of them */
+    double *divergences; /* [scored positions], NULL without --kl and --kl-kv */
     uint64_t same_best;
 };
 
@@ -178,10 +179,11 @@ static enum status prepare(struct perplexity *p, struct error *error)
         .backend = p->options->backend,
     };
     enum status status = workbench_open(p->options, &shape, &p->ours, error);
-    if (status == STATUS_OK && p->options->perplexity_kl) {
+    if (status == STATUS_OK && (p->options->perplexity_kl || p->options->perplexity_kl_kv)) {
         struct options rest = *p->options; /* both together keep to the one budget */
         rest.memory_bytes = budget_unreserved(&p->ours.budget);
-        shape.backend = "openblas";
+        rest.kv_type = "f32";
+        shape.backend = p->options->perplexity_kl ? "openblas" : "quantized";
         status = workbench_open(&rest, &shape, &p->reference, error);
     }
     if (status == STATUS_OK)
@@ -228,8 +230,10 @@ static void print_kl(const struct perplexity *p)
                "\"kl_largest\":%.8f,\"same_best\":%.6f",
                reference, kl, error, p99, largest, best);
     else
-        printf("the float reference's is %.4f; KL divergence from it: mean %.6f ± %.6f nats, 99th "
-               "percentile %.5f, largest %.5f; the best token is the same at %.2f %%\n",
+        printf("%s %.4f; KL divergence from it: mean %.6f ± %.6f nats, 99th percentile %.5f, "
+               "largest %.5f; the best token is the same at %.2f %%\n",
+               p->options->perplexity_kl ? "the float reference's is"
+                                         : "with keys and values in f32 it is",
                reference, kl, error, p99, largest, 100 * best);
 }
 

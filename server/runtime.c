@@ -112,11 +112,11 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
     const struct page_groups *groups = &plan->sizes.groups;
     char windows[64] = "";
     if (groups->count > 1)
-        snprintf(windows, sizeof windows, " in %u groups of layers, window %u", groups->count,
+        snprintf(windows, sizeof windows, ", %u groups of layers, window %u", groups->count,
                  groups->window[groups->count - 1]);
-    log_info("kv_pool", "%u pages of %u tokens%s, context %u, up to %u sequences",
-             plan->backend.page_count - 1, plan->backend.page_size, windows, runtime->context,
-             options->max_seqs);
+    log_info("kv_pool", "%u pages of %u tokens in %s%s, context %u, up to %u sequences",
+             plan->backend.page_count - 1, plan->backend.page_size,
+             kv_type_name(plan->backend.kv_type), windows, runtime->context, options->max_seqs);
 }
 
 /* An asked-for length that is not what will be served. */

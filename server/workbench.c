@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "server/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +40,16 @@ static enum status open_backend(struct workbench *bench, const struct options *o
         .kernels = bench->kernels,
         .workers = bench->workers,
         .backend = shape->backend,
+        .kv_type = plan_kv_type(options, shape->backend),
         .page_size = options->page_size,
         .max_batch_rows = shape->rows,
         .max_sequences = shape->sequences,
         .logits_rows_max = shape->logits_rows,
         .context = shape->positions,
     };
+    enum status status = model_check_kv_type(&bench->config, backend.kv_type, error);
+    if (status != STATUS_OK)
+        return status;
     struct model_sizes sizes;
     model_sizes(bench->gguf, &bench->config, &backend, &sizes);
     bench->page_bytes = sizes.page;
@@ -53,7 +58,7 @@ static enum status open_backend(struct workbench *bench, const struct options *o
     if (page_count > UINT32_MAX)
         return error_set(error, STATUS_INVALID, "tokens", "that is more than fits any memory");
     backend.page_count = (uint32_t)page_count;
-    enum status status = reserve(bench, &backend, &sizes, options->memory_bytes, error);
+    status = reserve(bench, &backend, &sizes, options->memory_bytes, error);
     if (status != STATUS_OK)
         return status;
     bench->pages = malloc((page_count - 1) * sizeof *bench->pages);

@@ -41,6 +41,18 @@ static bool is_openblas(const struct backend_options *options)
 /* A model of numbers: what every family has. */
 static const struct architecture plain_architecture = {.name = "plain"};
 
+enum status model_check_kv_type(const struct model_config *config, enum kv_type type,
+                                struct error *error)
+{
+    uint32_t block = kv_type_block(type);
+    if (config->head_dim % block == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "kv-type",
+                     "keys and values of type %s stand in blocks of %u: this model's heads have %u "
+                     "dimensions, no multiple of that; use f16, bf16 or f32",
+                     kv_type_name(type), block, config->head_dim);
+}
+
 void model_sizes(const struct gguf *gguf, const struct model_config *config,
                  const struct backend_options *options, struct model_sizes *out)
 {
@@ -64,7 +76,8 @@ void model_sizes(const struct gguf *gguf, const struct model_config *config,
         quantized_sizes(&details, options, out);
 }
 
-static enum status check_options(const struct backend_options *options, struct error *error)
+static enum status check_options(const struct model_config *config,
+                                 const struct backend_options *options, struct error *error)
 {
     if (strcmp(options->backend, "quantized") != 0 && !is_openblas(options))
         return error_set(error, STATUS_INVALID, "backend",
@@ -78,7 +91,7 @@ static enum status check_options(const struct backend_options *options, struct e
     if (options->page_count < 2)
         return error_set(error, STATUS_INVALID, "memory", "no room for a single page");
     CHECK(options->max_batch_rows > 0 && options->logits_rows_max > 0 && options->context > 0);
-    return STATUS_OK;
+    return is_openblas(options) ? STATUS_OK : model_check_kv_type(config, options->kv_type, error);
 }
 
 enum status model_backend_create(const struct gguf *gguf, const struct model_config *config,
@@ -86,7 +99,7 @@ enum status model_backend_create(const struct gguf *gguf, const struct model_con
                                  void (*progress)(void *arg, uint64_t done, uint64_t total),
                                  void *progress_arg, struct backend **out, struct error *error)
 {
-    enum status status = check_options(options, error);
+    enum status status = check_options(config, options, error);
     if (status != STATUS_OK)
         return status;
     struct model_details details;

@@ -65,7 +65,7 @@ struct backend_options {
     const struct kernels *kernels;
     struct workers *workers; /* outlives the backend */
     const char *backend;     /* "quantized" or "openblas" */
-    enum kv_type kv_type;    /* of the quantized backend; openblas keeps f32 */
+    enum kv_type kv_type;    /* of the quantized backend; openblas's is f32 */
     uint32_t page_size;
     uint32_t page_count; /* page 0 included */
     uint32_t max_batch_rows;
@@ -74,13 +74,20 @@ struct backend_options {
     uint32_t context; /* longest sequence: RoPE tables */
 };
 
-/* options->page_count may be 0 here. Without a file (gguf NULL) the model is what `config` says:
-   weights are its tensor_bytes as they stand, nothing is loaded, layers are a plain family's. */
+/* Can the model's heads be kept in this type? STATUS_INVALID (param "kv-type") naming both if not.
+ */
+enum status model_check_kv_type(const struct model_config *config, enum kv_type type,
+                                struct error *error);
+
+/* options->page_count may be 0 here; kv_type is one that model_check_kv_type accepts. Without a
+   file (gguf NULL) the model is what `config` says: weights are its tensor_bytes as they stand,
+   nothing is loaded, layers are a plain family's. */
 void model_sizes(const struct gguf *gguf, const struct model_config *config,
                  const struct backend_options *options, struct model_sizes *out);
 
 /* Load weights, allocate pool and scratch, return a ready backend. Errors: STATUS_IO (file,
-   memory), STATUS_UNSUPPORTED. `progress` (may be NULL) is called with bytes done and total. */
+   memory), STATUS_UNSUPPORTED, STATUS_INVALID for options. `progress` (may be NULL) is called with
+   bytes done and total. */
 enum status model_backend_create(const struct gguf *gguf, const struct model_config *config,
                                  const struct backend_options *options,
                                  void (*progress)(void *arg, uint64_t done, uint64_t total),

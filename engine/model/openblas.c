@@ -431,6 +431,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .ops = &openblas_ops,
         .name = "openblas",
         .kernels = "openblas",
+        .kv_type = kv_type_name(KV_F32),
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,

@@ -718,6 +718,7 @@ enum status quantized_create(const struct backend_start *start, struct backend *
         .ops = &quantized_ops,
         .name = "quantized",
         .kernels = options->kernels->name,
+        .kv_type = kv_type_name(options->kv_type),
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,

@@ -7,6 +7,7 @@ memory, never a signal.
 import json
 import os
 import pathlib
+import re
 import resource
 import struct
 import subprocess
@@ -45,6 +46,10 @@ def lines(output):
     (["serve", "-m", "x.gguf", "--threads", "1e3"], "1024"),
     (["serve", "-m", "x.gguf", "--context", "0"], "1"),
     (["serve", "-m", "x.gguf", "--kernels", "neon"], "avx2"),
+    (["serve", "-m", "x.gguf", "--kv-type", "q5_1"], "f32, f16, bf16, q8_0, q4_0"),
+    (["serve", "-m", "x.gguf", "--kv-type", ""], "empty"),
+    (["serve", "-m", "x.gguf", "--cache-type-k", "q8_0"], "--kv-type"),
+    (["run", "-m", "x.gguf", "--kv-type", "q8_0", "--backend", "openblas", "hello"], "f32"),
     (["serve", "-m", "x.gguf", "--backend", "cuda"], "openblas"),
     (["serve", "-m", "x.gguf", "--log-format", "xml"], "json"),
     (["serve", "-m", "x.gguf", "--log-level", "loud"], "debug"),
@@ -62,6 +67,7 @@ def test_wrong_options(arguments, hint):
 @pytest.mark.parametrize("name, value, hint", [
     ("QUIRE_MEMORY", "lots", "QUIRE_MEMORY"),
     ("QUIRE_PAGE_SIZE", "17", "8, 16, 32, 64"),
+    ("QUIRE_KV_TYPE", "fp8", "q8_0"),
     ("QUIRE_PORT", "http", "QUIRE_PORT"),
 ])
 def test_wrong_options_in_the_environment(name, value, hint):
@@ -131,8 +137,12 @@ def test_inspect_agrees_with_another_reader():
     assert set(tensors) == {t.name for t in reader.tensors}
     for tensor in reader.tensors:
         assert tensors[tensor.name]["type"] == tensor.tensor_type.name
-    # Keys and values: 30 layers, 3 heads of 64, 16 bits, both.
-    assert "23040" in json.dumps(data), "the KV bytes of one token"
+    # Keys and values: 30 layers, 3 heads of 64, both; in blocks of 32 with a scale of 16 bits.
+    values = 30 * 3 * 64 * 2
+    assert data["memory"]["kv_token_bytes"] == values * 2
+    assert data["memory"]["kv_token_bytes_of"] == {
+        "f32": values * 4, "f16": values * 2, "bf16": values * 2, "q8_0": values // 32 * 34, "q4_0": values // 32 * 18}
+    assert re.search(r"--kv-type q8_0 +12.0 KiB", text)
 
 
 # exit code 1: files that are not what they say
@@ -275,6 +285,17 @@ def test_too_little_memory_is_told_with_the_numbers():
     done = run_quire("serve", "-m", harness.MODEL, "--port", 0, "--memory", "100MiB", "--log-level", "error", timeout=10)
     assert done.returncode == 1 and len(lines(done.stderr)) == 1
     assert b"100.0 MiB" in done.stderr and b"needs at least" in done.stderr
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+@pytest.mark.parametrize("command", [["serve", "--port", 0], ["run", "hello"], ["prove"], ["bench"]])
+def test_heads_that_do_not_suit_the_kv_type_are_told(command, kv_type):
+    model = harness.made_up_models() / "llama-f16.gguf"    # its heads have 24 dimensions
+    done = run_quire(*command, "-m", model, "--kv-type", kv_type, "--log-level", "error", timeout=10)
+    assert done.returncode == 1 and len(lines(done.stderr)) == 1, done
+    for hint in (kv_type, "24", "32", "f16"):
+        assert hint in done.stderr.decode(), done.stderr
 
 
 def test_a_port_in_use_is_told():

@@ -124,6 +124,24 @@ def test_options(options):
         check_same(server, SMOLLM[:6], alone(None)[:6], 8)
 
 
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("kv_type", ["f32", "bf16", "q8_0", "q4_0"])
+def test_kv_types_on_a_made_up_model(kv_type):
+    """Another type has other answers than f16, but the same ones everywhere."""
+    bodies = MADE_UP[1:5]
+    with harness.started("--kv-type", kv_type, model=harness.tiny()) as server:
+        expected = [choices(server.complete(body)) for body in bodies]
+        check_same(server, bodies, expected, 12)
+        labels = [s.labels for s in server.metrics().samples if s.name == "quire_build_info"]
+        assert labels[0]["kv_type"] == kv_type and f"in {kv_type}," in server.log
+    assert all(a != b for a, b in zip(expected, alone(harness.tiny())[1:5]))
+    options = "--threads 3 --max-batch-tokens 7 --page-size 64 --kernels scalar --kv-type"
+    environment = {"QUIRE_TEST_PREEMPT_EVERY": "5", "QUIRE_TEST_CHECK_EVERY_STEP": "1"}
+    with harness.started(*options.split(), kv_type, model=harness.tiny(), environment=environment) as server:
+        check_same(server, bodies, expected, 3)
+        assert server.metrics().preemptions > 0
+
+
 def test_scalar_kernels_agree():
     """The specification itself is slow: a short prompt, few tokens."""
     body = {**SMOLLM[1], "max_tokens": 3}

@@ -320,6 +320,7 @@ struct backend *scripted_backend_create(const struct scripted_options *options)
         .ops = &scripted_ops,
         .name = "scripted",
         .kernels = "none",
+        .kv_type = "none",
         .vocabulary = options->vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,

@@ -9,7 +9,8 @@
  * neighbours too. Each combination also proves that it happened (metrics, copies of pages).
  *
  * Always: a covering array in which every pair of values meets, on three made-up models, and a part
- * of it on K-quants when QUIRE_TEST_MODELS has them. QUIRE_TEST_FULL=1: every combination on the
+ * of it with every other type of keys and values (each has an answer of its own, computed as above)
+ * and on K-quants when QUIRE_TEST_MODELS has them. QUIRE_TEST_FULL=1: every combination on the
  * llama model, all pairs on the K-quants, and a sample on the model of QUIRE_TEST_MODEL.
  * Sanitizers: a part of the covering array, with QUIRE_TEST_FULL=1 all of it.
  */
@@ -77,6 +78,7 @@ struct request {
 /* What is compared: one model and what it answers. */
 static struct {
     char path[256];
+    enum kv_type kv_type;
     const struct kernels *const *kernels; /* NULL-terminated, those that are tried */
     uint32_t levels[DIMENSIONS];
     uint32_t vocabulary;
@@ -123,6 +125,7 @@ static void serve(struct served *served, const struct kernels *kernels, unsigned
         .kernels = kernels,
         .workers = served->workers,
         .backend = "quantized",
+        .kv_type = model.kv_type,
         .page_size = page_size,
         .page_count = page_count,
         .max_batch_rows = 512,
@@ -264,12 +267,13 @@ static uint32_t value(const struct combination *c, enum dimension dimension)
 static const char *describe(const struct combination *c)
 {
     static char text[512];
-    snprintf(text, sizeof text,
-             "%s: with %u others, %u rows a step, pages of %u, %u threads, %s, %s preempted, %s "
-             "kernels, %s",
-             model.path, value(c, WITH), value(c, CHUNK), value(c, PAGE), value(c, THREADS),
-             start_names[c->at[START]], preempted_names[c->at[PREEMPT]],
-             model.kernels[c->at[KERNELS]]->name, c->at[SAMPLING] ? "temperature 0.8" : "greedy");
+    snprintf(
+        text, sizeof text,
+        "%s, %s: with %u others, %u rows a step, pages of %u, %u threads, %s, %s preempted, %s "
+        "kernels, %s",
+        model.path, kv_type_name(model.kv_type), value(c, WITH), value(c, CHUNK), value(c, PAGE),
+        value(c, THREADS), start_names[c->at[START]], preempted_names[c->at[PREEMPT]],
+        model.kernels[c->at[KERNELS]]->name, c->at[SAMPLING] ? "temperature 0.8" : "greedy");
     return text;
 }
 
@@ -561,15 +565,19 @@ static void run_pairs(uint32_t first, uint32_t stride)
 
 /* ---- tests ---- */
 
-static void use_made_up(const char *family)
+static void use_made_up(const char *family, enum kv_type kv_type)
 {
     struct made_up spec = made_up_default(strcmp(family, "llama") ? FORMAT_Q8_0 : FORMAT_Q4_1);
     spec.family = family;
     spec.embedding_format = FORMAT_Q8_0;
+    model.kv_type = kv_type;
+    /* Some would only repeat a token if the embeddings were their output. */
+    spec.separate_output = strcmp(family, "gemma3") == 0 || kv_type != KV_F16;
+    if (kv_type_block(kv_type) > spec.head_dim)
+        spec.head_dim = kv_type_block(kv_type);
     if (strcmp(family, "gemma3") == 0) { /* six layers with a window, one that sees all */
         spec.window = 20;
         spec.layers = 7;
-        spec.separate_output = true; /* with its large embeddings it would only repeat a token */
     }
     char path[64];
     made_up_write(&spec, path);
@@ -580,9 +588,25 @@ static void use_made_up(const char *family)
 START_TEST(every_pair_gives_the_same_bits)
 {
     static const char *const families[] = {"llama", "qwen2", "gemma3"};
-    use_made_up(families[_i]);
+    use_made_up(families[_i], KV_F16);
     if (!is_full())
         run_pairs((uint32_t)_i * 3 % EVERY, EVERY);
+    else
+        run_pairs(0, 1);
+    unlink(model.path);
+}
+END_TEST
+
+/* Of the covering array each type runs another part. */
+START_TEST(every_kv_type_gives_the_same_bits)
+{
+    static const struct {
+        enum kv_type type;
+        const char *family;
+    } cases[] = {{KV_Q8_0, "llama"}, {KV_Q4_0, "gemma3"}, {KV_F32, "qwen2"}, {KV_BF16, "llama"}};
+    use_made_up(cases[_i].family, cases[_i].type);
+    if (!is_full())
+        run_pairs((uint32_t)_i, 4 * EVERY);
     else
         run_pairs(0, 1);
     unlink(model.path);
@@ -592,7 +616,7 @@ END_TEST
 /* One kernel set and page size; all the rest of the product. */
 START_TEST(the_whole_product_gives_the_same_bits)
 {
-    use_made_up("llama");
+    use_made_up("llama", KV_F16);
     struct combination c = {{0}};
     uint32_t kernels = (uint32_t)_i / model.levels[PAGE], ran = 0, total = 1;
     if (kernels < model.levels[KERNELS]) { /* else this CPU lacks them */
@@ -641,6 +665,7 @@ int main(void)
     TCase *tcase = tcase_create("matrix");
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, every_pair_gives_the_same_bits, 0, FAMILIES);
+    tcase_add_loop_test(tcase, every_kv_type_gives_the_same_bits, 0, KV_TYPES - 1);
     if (getenv("QUIRE_TEST_MODELS") && (is_full() || !SANITIZED))
         tcase_add_loop_test(tcase, k_quants_give_the_same_bits, 0, 2);
     if (is_full() && !SANITIZED) {

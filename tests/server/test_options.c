@@ -62,12 +62,14 @@ END_TEST
 
 START_TEST(test_every_serve_option)
 {
-    ck_assert_int_eq(
-        parse("serve", "--model=m", "--host", "0.0.0.0", "--port=0", "--threads", "3", "--memory",
-              "512MiB", "--context=2048", "--page-size", "32", "--max-batch-tokens=1", "--max-seqs",
-              "7", "--max-queue=9", "--max-connections", "50", "--served-model-name", "a",
-              "--served-model-name=b", "--api-key-file", "k", "--kernels", "scalar", NULL),
-        STATUS_OK);
+    ck_assert_int_eq(parse("serve", "--model=m", "--host", "0.0.0.0", "--port=0", "--threads", "3",
+                           "--memory", "512MiB", "--context=2048", "--page-size", "32",
+                           "--max-batch-tokens=1", "--max-seqs", "7", "--max-queue=9",
+                           "--max-connections", "50", "--served-model-name", "a",
+                           "--served-model-name=b", "--api-key-file", "k", "--kernels", "scalar",
+                           "--kv-type=q8_0", NULL),
+                     STATUS_OK);
+    ck_assert_str_eq(options.kv_type, "q8_0");
     ck_assert_uint_eq(options.port, 0);
     ck_assert_uint_eq(options.threads, 3);
     ck_assert_uint_eq(options.memory_bytes, 512u << 20);
@@ -239,6 +241,10 @@ START_TEST(test_bad_values)
     REFUSED("8, 16, 32, 64", "serve", "-m", "m", "--page-size", "24");
     REFUSED("--max-batch-tokens", "serve", "-m", "m", "--max-batch-tokens", "0");
     REFUSED("auto, scalar, avx2", "serve", "-m", "m", "--kernels", "mmx");
+    REFUSED("one of f32, f16, bf16, q8_0, q4_0", "serve", "-m", "m", "--kv-type", "q5_1");
+    REFUSED("one of f32, f16, bf16, q8_0, q4_0", "bench", "-m", "m", "--kv-type", "F16");
+    REFUSED("use --kv-type", "serve", "-m", "m", "--cache-type-k", "q8_0");
+    REFUSED("use --kv-type", "serve", "-m", "m", "--kv-cache-dtype", "fp8");
     REFUSED("text, json", "serve", "-m", "m", "--log-format", "xml");
     REFUSED("takes no value", "serve", "-m", "m", "--no-prefix-cache=1");
     REFUSED("number from 0 to 100", "run", "-m", "m", "x", "--temperature", "nan");
@@ -254,6 +260,12 @@ START_TEST(test_contradictions)
     ck_assert_int_eq(parse("serve", "-m", "m", "--port", "1", "--port", "1", NULL), STATUS_OK);
     REFUSED("given twice", "serve", "-m", "m", "other");
     REFUSED("contradict", "serve", "-m", "m", "--backend", "openblas", "--kernels", "avx2");
+    REFUSED("contradict", "run", "-m", "m", "x", "--backend", "openblas", "--kv-type", "f16");
+    ck_assert_int_eq(
+        parse("run", "-m", "m", "x", "--backend", "openblas", "--kv-type", "f32", NULL), STATUS_OK);
+    REFUSED("leave --kl out", "perplexity", "-m", "m", "x", "--kl", "--kl-kv");
+    REFUSED("leave --backend openblas out", "perplexity", "-m", "m", "x", "--backend", "openblas",
+            "--kl-kv");
     REFUSED("quotes", "run", "-m", "m", "two", "prompts");
     REFUSED("too much", "healthcheck", "x");
 }

@@ -3,8 +3,8 @@
  *
  * The answer to compare with is the plainest run: scalar kernels, one thread, one token at a time,
  * pages of 16, alone. Then chunks, threads, page sizes, kernels, neighbours in the batch and the
- * order of pages in the pool are varied, on every family and in several formats; each must be
- * memcmp-equal.
+ * order of pages in the pool are varied, on every family, in several formats and with every type of
+ * keys and values; each must be memcmp-equal.
  */
 #include "engine/model/model.h"
 #include "tests/engine/model/made_up.h"
@@ -34,6 +34,8 @@ struct way {
     bool last_only;  /* ask for the logits of each chunk's last row only */
 };
 
+static enum kv_type kv_type; /* of keys and values, in every run of a test */
+
 struct runner {
     struct gguf *gguf;
     struct model_config config;
@@ -55,6 +57,7 @@ static void runner_start(struct runner *runner, const char *path, const struct w
         .kernels = way->kernels,
         .workers = runner->workers,
         .backend = "quantized",
+        .kv_type = kv_type,
         .page_size = way->page_size,
         .max_batch_rows = ROWS_MAX,
         .max_sequences = SEQUENCES,
@@ -240,11 +243,88 @@ START_TEST(test_odd_heads)
 }
 END_TEST
 
+/* Types of keys and values, with heads that they suit. Each gives logits of its own. */
+START_TEST(test_kv_types)
+{
+    static const char *const families[KV_TYPES] = {[KV_F32] = "llama",
+                                                   [KV_F16] = "qwen3",
+                                                   [KV_BF16] = "qwen2",
+                                                   [KV_Q8_0] = "gemma3",
+                                                   [KV_Q4_0] = "llama"};
+    struct made_up spec = made_up_default(FORMAT_Q8_0);
+    spec.family = families[_i];
+    spec.head_dim = _i == KV_Q4_0 ? 64 : 32;
+    if (_i == KV_Q8_0) {
+        spec.window = 20;
+        spec.layers = 7;
+    }
+    kv_type = (enum kv_type)_i;
+    exact(&spec, kv_type_name(kv_type));
+    char path[64];
+    made_up_write(&spec, path);
+    struct way way = {kernels_available()[0], 2, 20, 8, false, false};
+    float *own = run(path, &way);
+    kv_type = _i == KV_F16 ? KV_BF16 : KV_F16;
+    float *other = run(path, &way);
+    ck_assert(memcmp(own, other, (size_t)TOKENS * vocabulary * sizeof *own) != 0);
+    free(own);
+    free(other);
+    unlink(path);
+}
+END_TEST
+
+/* Heads of 24 dimensions have no blocks of 32. */
+START_TEST(test_kv_types_that_do_not_fit)
+{
+    char path[64];
+    struct error error;
+    struct gguf *gguf;
+    struct model_config config;
+    struct workers *workers;
+    struct backend *backend;
+    struct made_up spec = made_up_default(FORMAT_F16);
+    spec.head_dim = 24;
+    made_up_write(&spec, path);
+    ck_assert(gguf_open(path, &gguf, &error) == STATUS_OK);
+    ck_assert(model_describe(gguf, &config, &error) == STATUS_OK);
+    ck_assert(workers_create(1, &workers, &error) == STATUS_OK);
+    for (unsigned type = 0; type < KV_TYPES; ++type) {
+        bool fits = type != KV_Q8_0 && type != KV_Q4_0;
+        struct backend_options options = {.kernels = kernels_available()[0],
+                                          .workers = workers,
+                                          .backend = "quantized",
+                                          .kv_type = (enum kv_type)type,
+                                          .page_size = 16,
+                                          .page_count = 2,
+                                          .max_batch_rows = 1,
+                                          .max_sequences = 1,
+                                          .logits_rows_max = 1,
+                                          .context = 16};
+        enum status status =
+            model_backend_create(gguf, &config, &options, NULL, NULL, &backend, &error);
+        ck_assert(status == (fits ? STATUS_OK : STATUS_INVALID));
+        if (fits) {
+            ck_assert_str_eq(backend->kv_type, kv_type_name((enum kv_type)type));
+            backend->ops->destroy(backend);
+        } else {
+            ck_assert_str_eq(error.param, "kv-type");
+            ck_assert_ptr_nonnull(strstr(error.message, "24"));
+            ck_assert_ptr_nonnull(strstr(error.message, kv_type_name((enum kv_type)type)));
+        }
+    }
+    workers_destroy(workers);
+    gguf_close(gguf);
+    unlink(path);
+}
+END_TEST
+
 /* A page copied and written on leaves the original as it was. */
 START_TEST(test_copy_page)
 {
     char path[64];
     struct made_up spec = made_up_default(FORMAT_Q4_1);
+    spec.head_dim = 32;
+    kv_type = (enum kv_type)_i;
     struct way way = {kernels_available()[0], 2, 20, 8, false, false};
     struct runner runner;
     made_up_write(&spec, path);
@@ -281,7 +361,9 @@ int main(void)
     tcase_add_loop_test(tcase, test_formats, 0, 5);
     tcase_add_loop_test(tcase, test_families, 0, 5);
     tcase_add_test(tcase, test_odd_heads);
-    tcase_add_test(tcase, test_copy_page);
+    tcase_add_loop_test(tcase, test_kv_types, 0, KV_TYPES);
+    tcase_add_test(tcase, test_kv_types_that_do_not_fit);
+    tcase_add_loop_test(tcase, test_copy_page, 0, KV_TYPES);
     Suite *suite = suite_create("exactness");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
