@@ -17,6 +17,14 @@
 
 #include <math.h>
 
+/* Copied wherever it is called with other constants. Sanitizers would take minutes to compile all
+   copies: there it is one, and the constants are arguments. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COPIED static
+#else
+#define COPIED INLINE
+#endif
+
 #define ATTENTION_ROWS TILE_ROWS
 #define TILE_VECTORS (ATTENTION_TILE / VECTOR_LANES)
 
@@ -101,7 +109,7 @@ INLINE bool is_ahead(const struct attention_rows *rows, uint32_t r, uint32_t at)
 
 /* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
    a vector's two halves of 8 lanes start. */
-INLINE void score_tile(const enum kv_type type, const int count, const int vectors,
+COPIED void score_tile(const enum kv_type type, const int count, const int vectors,
                        const bool split, const struct attention_rows *rows, uint32_t r,
                        const struct key_place *low, const struct key_place *high, uint32_t at)
 {
@@ -177,7 +185,7 @@ INLINE uint32_t visible_eight(uint32_t at, uint32_t first, uint32_t end)
 }
 
 /* One token range of all active rows: `vectors` vectors from `at`. */
-INLINE void score_rows(const enum kv_type type, const int vectors, const bool split,
+COPIED void score_rows(const enum kv_type type, const int vectors, const bool split,
                        const struct attention_rows *rows, uint32_t at, uint32_t first, uint32_t end)
 {
     struct key_place low[4], high[4] = {{NULL, NULL}};
@@ -207,7 +215,7 @@ INLINE void score_rows(const enum kv_type type, const int vectors, const bool sp
 }
 
 /* scores [active rows][first, end) of the tile; the range is rounded to 16 positions. */
-INLINE void score_all(const enum kv_type type, const struct attention_rows *rows, uint32_t first,
+COPIED void score_all(const enum kv_type type, const struct attention_rows *rows, uint32_t first,
                       uint32_t end)
 {
     bool split = VECTOR_LANES == 16 && rows->task->kv->page_size == 8;
@@ -283,7 +291,7 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
 
 /* out[rows from r] += p·v of positions [first, end) of the tile, ascending, for `vectors` vectors
    of dimensions from d (`eight`: 8 dimensions of one vector). */
-INLINE void value_tile(const enum kv_type type, const int count, const int vectors,
+COPIED void value_tile(const enum kv_type type, const int count, const int vectors,
                        const bool eight, const struct attention_rows *rows, uint32_t r, uint32_t d,
                        uint32_t first, uint32_t end)
 {
@@ -365,7 +373,7 @@ INLINE void value_tile(const enum kv_type type, const int count, const int vecto
     }
 }
 
-INLINE void value_dimensions(const enum kv_type type, const int count,
+COPIED void value_dimensions(const enum kv_type type, const int count,
                              const struct attention_rows *rows, uint32_t r, uint32_t first,
                              uint32_t end)
 {
@@ -386,7 +394,7 @@ INLINE void value_dimensions(const enum kv_type type, const int count,
     }
 }
 
-INLINE void values_of_rows(const enum kv_type type, const struct attention_rows *rows, uint32_t r,
+COPIED void values_of_rows(const enum kv_type type, const struct attention_rows *rows, uint32_t r,
                            uint32_t count, uint32_t first, uint32_t end)
 {
     switch (count) {
