@@ -81,7 +81,7 @@ static const struct spec specs[] = {
      .help = "longest sequence, prompt and answer together (the model's)"},
     {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(page_size), 8, 64,
      .help = "tokens of one KV page: 8, 16, 32 or 64 (16)"},
-    {"kv-type", 0, "TYPE", ON_COMPUTE, KIND_TEXT, FIELD(kv_type),
+    {"kv-type", 0, "TYPE", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(kv_type),
      .choices = "f32|f16|bf16|q8_0|q4_0",
      .help = "how keys and values are kept: f32, f16, bf16, q8_0 (half of f16's memory) or q4_0 (a "
              "quarter, and less exact) (f16)"},
@@ -178,9 +178,6 @@ static const struct spec specs[] = {
 
     {"users", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(plan_users), 1, 4096, .group = "Question",
      .help = "who have a sequence of --context tokens at the same time (how many fit?)"},
-    {"kv-type", 0, "TYPE", ON_PLAN, KIND_TEXT, FIELD(plan_kv_type),
-     .choices = "f32|f16|bf16|q8_0|q4_0",
-     .help = "what keys and values are kept in: f32, f16, bf16, q8_0 or q4_0; served is f16 (f16)"},
     {"no-measure", 0, NULL, ON_PLAN, KIND_OFF, FIELD(plan_measure),
      .help = "do not measure this machine, say no times"},
 
@@ -737,10 +734,6 @@ static enum status check_plan(const struct options *options, struct error *error
                          "--users %u and --max-seqs %u contradict each other: a server computes "
                          "at most --max-seqs sequences together",
                          options->plan_users, options->max_seqs);
-    if (options->plan_kv_type && !strcmp(options->backend, "openblas"))
-        return error_set(error, STATUS_INVALID, "kv-type",
-                         "--kv-type and --backend openblas contradict each other: that backend "
-                         "keeps keys and values in f32");
     return check_shape(options, error);
 }
 
@@ -840,8 +833,6 @@ static void fill_defaults(struct options *out)
         out->shape_heads = out->shape_kv_heads;
     if (!out->shape_vocabulary)
         out->shape_vocabulary = VOCABULARY_DEFAULT;
-    if (!out->plan_kv_type)
-        out->plan_kv_type = "f16";
     if (!out->shape_weight_type)
         out->shape_weight_type = "q4_k";
 }

@@ -85,8 +85,7 @@ struct options {
     bool perplexity_kl, perplexity_kl_kv; /* --kl, --kl-kv */
     uint32_t bench_prompt, bench_tokens, bench_depth, bench_batch;
     /* plan */
-    uint32_t plan_users; /* --users; 0: how many fit? */
-    const char *plan_kv_type;
+    uint32_t plan_users;  /* --users; 0: how many fit? */
     bool plan_measure;    /* --no-measure turns it off */
     const char *svg_file; /* --svg, NULL: no drawing */
     /* plan without a file: a model of numbers; layers 0 says there is a file */

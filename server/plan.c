@@ -37,11 +37,20 @@ unsigned plan_connections(uint64_t total_bytes)
 
 /* ---- Keys and values ---- */
 
+enum kv_type plan_kv_type(const struct options *options, const char *backend)
+{
+    enum kv_type type = KV_F16;
+    if (!strcmp(backend, "openblas"))
+        type = KV_F32;
+    else if (options->kv_type)
+        CHECK(kv_type_parse(options->kv_type, &type)); /* options_parse knows the same names */
+    return type;
+}
+
 struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options)
 {
-    bool floats = strcmp(options->backend, "openblas") == 0;
     return (struct plan_kv){
-        .format = floats ? FORMAT_F32 : FORMAT_F16,
+        .type = plan_kv_type(options, options->backend),
         .layers = config->layers,
         .window_layers = config->window_layers,
         .window = config->window,
@@ -52,15 +61,16 @@ struct plan_kv plan_kv_served(const struct model_config *config, const struct op
     };
 }
 
-/* A key and a value of one layer. */
-static uint64_t layer_token_bytes(const struct plan_kv *kv)
+/* `tokens` tokens' keys and values of `layers` layers. */
+static uint64_t layers_bytes(const struct plan_kv *kv, uint32_t layers, uint32_t tokens)
 {
-    return 2 * kv->kv_heads * format_row_bytes(kv->format, kv->head_dim);
+    bool fits = kv->head_dim % kv_type_block(kv->type) == 0;
+    return fits ? kv_page_bytes(kv->type, layers, kv->kv_heads, kv->head_dim, tokens) : 0;
 }
 
 uint64_t plan_kv_token_bytes(const struct plan_kv *kv)
 {
-    return kv->layers * layer_token_bytes(kv);
+    return layers_bytes(kv, kv->layers, 1);
 }
 
 static struct model_groups groups_of(const struct plan_kv *kv)
@@ -70,7 +80,7 @@ static struct model_groups groups_of(const struct plan_kv *kv)
 
 uint64_t plan_kv_page_bytes(const struct plan_kv *kv)
 {
-    return groups_of(kv).layers * layer_token_bytes(kv) * kv->page_size;
+    return layers_bytes(kv, groups_of(kv).layers, kv->page_size);
 }
 
 uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens)
@@ -232,16 +242,6 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     return STATUS_OK;
 }
 
-enum kv_type plan_kv_type(const struct options *options, const char *backend)
-{
-    enum kv_type type = KV_F16;
-    if (!strcmp(backend, "openblas"))
-        type = KV_F32;
-    else if (options->kv_type)
-        CHECK(kv_type_parse(options->kv_type, &type)); /* options_parse knows the same names */
-    return type;
-}
-
 enum status plan_make(const struct plan_model *model, const struct options *options,
                       struct plan *out, struct error *error)
 {
@@ -254,7 +254,6 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
         .backend = {.kernels = model->kernels,
                     .workers = model->workers,
                     .backend = options->backend,
-                    .kv_type = plan_kv_type(options, options->backend),
                     .page_size = options->page_size,
                     .max_sequences = options->max_seqs,
                     .logits_rows_max = LOGITS_ROWS,
@@ -268,7 +267,8 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
                    .step_target_ms = STEP_TARGET_MS,
                    .prefix_cache = options->prefix_cache},
     };
-    enum status status = model_check_kv_type(model->config, out->backend.kv_type, error);
+    out->backend.kv_type = out->kv.type;
+    enum status status = model_check_kv_type(model->config, out->kv.type, error);
     if (status != STATUS_OK)
         return status;
     out->account_bytes[BUDGET_PROGRAM] = PROGRAM_BYTES + options->threads * THREAD_BYTES;

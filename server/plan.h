@@ -19,7 +19,7 @@
    so that all pages have the same bytes, and a group that sees only a window keeps only the pages
    that its window touches. Not in groups: a page holds all layers, and all pages are kept. */
 struct plan_kv {
-    enum tensor_format format; /* of each value; quantised ones along a head */
+    enum kv_type type;
     uint32_t layers;
     uint32_t window_layers; /* of them see only the last `window` positions */
     uint32_t window;
@@ -28,10 +28,13 @@ struct plan_kv {
     bool grouped;
 };
 
+/* What `backend` keeps keys and values in: as asked, else f16, but openblas always f32. */
+enum kv_type plan_kv_type(const struct options *options, const char *backend);
+
 /* As the server keeps them. */
 struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options);
 
-/* Bytes of one token in all layers; 0 when the format cannot hold heads of that width. */
+/* Bytes of one token in all layers; 0 when the type cannot hold heads of that width. */
 uint64_t plan_kv_token_bytes(const struct plan_kv *kv);
 uint64_t plan_kv_page_bytes(const struct plan_kv *kv);
 /* Pages that a sequence of `tokens` tokens holds while it is answered, and the longest sequence
@@ -60,9 +63,6 @@ struct plan {
     struct model_sizes sizes;
     struct plan_kv kv;
 };
-
-/* What `backend` keeps keys and values in: as asked, else f16, but openblas always f32. */
-enum kv_type plan_kv_type(const struct options *options, const char *backend);
 
 /* Divide options->memory_bytes. Options are resolved (runtime_resolve). STATUS_INVALID (param
    "memory") with the numbers when not even a short sequence fits; what the accounts would have been

@@ -75,21 +75,14 @@ static void fill_row(const struct plan_question *question, const struct plan_kv 
 static void fill_types(const struct plan_question *question, const struct plan_kv *own,
                        struct plan_answer *answer)
 {
-    static const struct {
-        enum tensor_format format;
-        const char *name;
-    } types[] = {{FORMAT_F32, "f32"},
-                 {FORMAT_F16, "f16"},
-                 {FORMAT_BF16, "bf16"},
-                 {FORMAT_Q8_0, "q8_0"},
-                 {FORMAT_Q4_0, "q4_0"}};
-    answer->type_count = sizeof types / sizeof types[0];
+    static const enum kv_type types[KV_TYPES] = {KV_F32, KV_F16, KV_BF16, KV_Q8_0, KV_Q4_0};
+    answer->type_count = KV_TYPES;
     for (unsigned i = 0; i < answer->type_count; i++) {
         struct plan_row *row = &answer->types[i];
         struct plan_kv kv = *own;
-        kv.format = types[i].format;
-        row->own = kv.format == own->format;
-        snprintf(row->name, sizeof row->name, "%s", types[i].name);
+        kv.type = types[i];
+        row->own = kv.type == own->type;
+        snprintf(row->name, sizeof row->name, "%s", kv_type_name(kv.type));
         fill_row(question, &kv, answer->tokens, row);
     }
 }

@@ -1,7 +1,7 @@
 /*
  * How long users would wait: products and attention of a token, each timed on this machine with
  * the kernels that would serve. What is left out (norms, activations, sampling, HTTP) is a few per
- * cent with large models and more with small ones. Attention is timed with keys and values in f16.
+ * cent with large models and more with small ones.
  */
 #include "server/plan_answer.h"
 
@@ -105,8 +105,9 @@ void plan_times_make(const struct speed_meter *meter, const struct model_config 
     uint32_t users = answer->users, group = config->heads / config->kv_heads;
     struct product_times products = {.rows = {1, users < together ? users : together, together}};
     times->read_bytes_s = speed_read(meter);
-    double key_s = speed_attention(meter, config->head_dim, group, 1);
-    double tile_key_s = speed_attention(meter, config->head_dim, group, KERNEL_QUERY_TILE);
+    enum kv_type type = answer->own.kv.type;
+    double key_s = speed_attention(meter, type, config->head_dim, group, 1);
+    double tile_key_s = speed_attention(meter, type, config->head_dim, group, KERNEL_QUERY_TILE);
     if (times->read_bytes_s <= 0 || key_s <= 0 || tile_key_s <= 0 ||
         !time_products(meter, config, formats, count, &products))
         return;

@@ -4,7 +4,6 @@
 #include "base/bytes.h"
 #include "server/print.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,10 +74,10 @@ static void write_budget(const struct plan_answer *answer, struct buffer *out)
     if (plan->backend.page_count > 0)
         buffer_appendf(
             out,
-            "kv_pool: %u pages of %u tokens, context %u, up to %u sequences, steps of up "
+            "kv_pool: %u pages of %u tokens in %s, context %u, up to %u sequences, steps of up "
             "to %u tokens\n",
-            plan->backend.page_count - 1, plan->backend.page_size, plan->context, answer->max_seqs,
-            plan->backend.max_batch_rows);
+            plan->backend.page_count - 1, plan->backend.page_size, kv_type_name(plan->kv.type),
+            plan->context, answer->max_seqs, plan->backend.max_batch_rows);
 }
 
 static void write_one_time(struct buffer *out, const char *what, double seconds, double tokens)
@@ -144,13 +143,9 @@ void plan_write_text(const struct plan_words *words, const struct plan_answer *a
 
 /* ---- JSON ---- */
 
-/* As --kv-type takes it: "q8_0". */
 static void json_row(const struct plan_row *row, struct buffer *out)
 {
-    char type[16] = "";
-    const char *name = format_info(row->kv.format)->name;
-    for (size_t i = 0; name[i] && i + 1 < sizeof type; i++)
-        type[i] = (char)tolower((unsigned char)name[i]);
+    const char *type = kv_type_name(row->kv.type);
     buffer_appendf(out, "{\"name\":\"%s\",\"this\":%s,\"kv_heads\":%u,\"type\":\"%s\"", row->name,
                    row->own ? "true" : "false", row->kv.kv_heads, type);
     if (row->token_bytes)

@@ -22,7 +22,6 @@ struct planning {
     struct workers *workers;
     struct gguf *gguf;
     struct model_config config;
-    struct plan_kv kv;
     struct plan_question question;
     struct plan_format formats[PLAN_FORMATS_MAX];
     unsigned format_count;
@@ -109,19 +108,7 @@ static enum status prepare(struct planning *planning, struct error *error)
     } else {
         describe_numbers(planning);
     }
-    planning->kv = plan_kv_served(&planning->config, options);
-    enum tensor_format format = format_named(options->plan_kv_type);
-    if (strcmp(options->backend, "openblas") != 0 && format != planning->kv.format) {
-        planning->kv.format = format;
-        question->model.kv = &planning->kv;
-    }
-    if (!plan_kv_token_bytes(&planning->kv))
-        return error_set(error, STATUS_INVALID, "kv-type",
-                         "--kv-type: %s keeps values in blocks of %u, and heads of %u are no whole "
-                         "blocks",
-                         options->plan_kv_type, format_info(format)->block_size,
-                         planning->kv.head_dim);
-    return STATUS_OK;
+    return model_check_kv_type(&planning->config, plan_kv_type(options, options->backend), error);
 }
 
 /* Within single quotes, for a shell. */
@@ -137,8 +124,7 @@ static void append_quoted(struct buffer *out, const char *text)
     buffer_append_text(out, "'");
 }
 
-/* The server that the plan is about, as far as its memory goes: nothing when it cannot be served.
- */
+/* The server that the plan is about, as far as its memory goes: nothing when it does not fit. */
 static void write_start(const struct planning *planning, struct buffer *out)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -146,7 +132,7 @@ static void write_start(const struct planning *planning, struct buffer *out)
     const struct options *options = planning->options;
     const struct plan_answer *answer = &planning->answer;
     const char *path = options->model_path;
-    if (!path || planning->question.model.kv || !answer->yes)
+    if (!path || !answer->yes)
         return;
     buffer_append_text(out, "quire serve -m ");
     if (strspn(path, plain) == strlen(path))
@@ -163,6 +149,8 @@ static void write_start(const struct planning *planning, struct buffer *out)
         buffer_appendf(out, " --max-seqs %u", answer->max_seqs);
     if (options->page_size != OPTIONS_PAGE_SIZE)
         buffer_appendf(out, " --page-size %u", options->page_size);
+    if (options->kv_type)
+        buffer_appendf(out, " --kv-type %s", options->kv_type);
     if (options->max_batch_tokens)
         buffer_appendf(out, " --max-batch-tokens %u", options->max_batch_tokens);
     if (!options->connections_fitted)

@@ -226,18 +226,14 @@ static void run_attention(struct meter_job *job, unsigned thread)
     }
 }
 
-double speed_attention(const struct speed_meter *meter, uint32_t head_dim, uint32_t group,
-                       uint32_t queries)
+double speed_attention(const struct speed_meter *meter, enum kv_type type, uint32_t head_dim,
+                       uint32_t group, uint32_t queries)
 {
     const uint32_t pages = KEYS / PAGE_TOKENS;
     unsigned threads = workers_count(meter->workers);
-    uint64_t head_bytes = kv_page_bytes(1, 1, head_dim, PAGE_TOKENS) * pages;
+    uint64_t head_bytes = kv_page_bytes(type, 1, 1, head_dim, PAGE_TOKENS) * pages;
     uint32_t heads = (uint32_t)(meter->memory_bytes / head_bytes) + threads;
-    struct kv_layout kv = {.page_bytes = kv_page_bytes(1, heads, head_dim, PAGE_TOKENS),
-                           .page_size = PAGE_TOKENS,
-                           .layers = 1,
-                           .kv_heads = heads,
-                           .head_dim = head_dim};
+    struct kv_layout kv = kv_layout_of(type, 1, heads, head_dim, PAGE_TOKENS);
     size_t stride = (size_t)group * head_dim;
     uint32_t table[KEYS / PAGE_TOKENS];
     for (uint32_t i = 0; i < pages; i++)

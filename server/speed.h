@@ -31,9 +31,10 @@ double speed_read(const struct speed_meter *meter);
 void speed_products(const struct speed_meter *meter, enum tensor_format format, uint32_t columns,
                     const uint32_t *rows, unsigned count, double *seconds);
 
-/* Seconds per key and value of one KV head (f16, in pages) that `queries` consecutive tokens (1 …
-   KERNEL_QUERY_TILE) of `group` query heads attend to, all threads having tasks. */
-double speed_attention(const struct speed_meter *meter, uint32_t head_dim, uint32_t group,
-                       uint32_t queries);
+/* Seconds per key and value of one KV head (in pages) that `queries` consecutive tokens (1 …
+   KERNEL_QUERY_TILE) of `group` query heads attend to, all threads having tasks. head_dim suits the
+   type. */
+double speed_attention(const struct speed_meter *meter, enum kv_type type, uint32_t head_dim,
+                       uint32_t group, uint32_t queries);
 
 #endif

@@ -133,7 +133,7 @@ START_TEST(test_plan)
     ck_assert_int_eq(parse("plan", "m", "--users", "16", "--kv-type", "q8_0", NULL), STATUS_OK);
     ck_assert_str_eq(options.model_path, "m");
     ck_assert_uint_eq(options.plan_users, 16);
-    ck_assert_str_eq(options.plan_kv_type, "q8_0");
+    ck_assert_str_eq(options.kv_type, "q8_0");
     ck_assert_uint_eq(options.max_seqs, 128);
     ck_assert(!options.max_seqs_given && options.plan_measure);
     ck_assert_int_eq(parse("plan", "-m", "m", "--users", "200", "--no-measure", NULL), STATUS_OK);

@@ -62,10 +62,10 @@ static struct plan_question question(void)
 
 /* ---- Keys and values ---- */
 
-static struct plan_kv kv_of(uint32_t layers, uint32_t kv_heads, enum tensor_format format)
+static struct plan_kv kv_of(uint32_t layers, uint32_t kv_heads, enum kv_type type)
 {
     return (struct plan_kv){
-        .format = format, .layers = layers, .kv_heads = kv_heads, .head_dim = 128, .page_size = 16};
+        .type = type, .layers = layers, .kv_heads = kv_heads, .head_dim = 128, .page_size = 16};
 }
 
 static uint64_t sequence_bytes(const struct plan_kv *kv, uint64_t tokens)
@@ -76,15 +76,14 @@ static uint64_t sequence_bytes(const struct plan_kv *kv, uint64_t tokens)
 START_TEST(test_textbook_figures)
 {
     /* LLaMA-3 70B: 80 layers, 8 KV heads of 128, 16 bits. */
-    struct plan_kv large = kv_of(80, 8, FORMAT_F16);
+    struct plan_kv large = kv_of(80, 8, KV_F16);
     ck_assert_uint_eq(plan_kv_token_bytes(&large), 2 * 80 * 8 * 128 * 2);
     ck_assert(fabs((double)plan_kv_token_bytes(&large) / MIB - 0.3125) < 1e-12);
     double gb = (double)sequence_bytes(&large, 4096) / 1e9;
     ck_assert_msg(fabs(gb - 1.3) < 0.05, "%.3f GB at 4,096 tokens", gb);
     ck_assert_uint_eq(sequence_bytes(&large, 131072), 40 * GIB);
     /* LLaMA-2 7B's shape: 32 layers, 32 heads of 128, bf16; and with 8 KV heads a quarter. */
-    struct plan_kv all_heads = kv_of(32, 32, FORMAT_BF16),
-                   grouped_heads = kv_of(32, 8, FORMAT_BF16);
+    struct plan_kv all_heads = kv_of(32, 32, KV_BF16), grouped_heads = kv_of(32, 8, KV_BF16);
     ck_assert_uint_eq(plan_kv_token_bytes(&all_heads), MIB / 2);
     ck_assert_uint_eq(sequence_bytes(&all_heads, 8192), 4 * GIB);
     ck_assert_uint_eq(sequence_bytes(&grouped_heads, 8192), GIB);
@@ -95,24 +94,20 @@ END_TEST
 START_TEST(test_types)
 {
     static const struct {
-        enum tensor_format format;
+        enum kv_type type;
         uint64_t bytes; /* of 32 values */
-    } types[] = {{FORMAT_F32, 128},
-                 {FORMAT_F16, 64},
-                 {FORMAT_BF16, 64},
-                 {FORMAT_Q8_0, 34},
-                 {FORMAT_Q4_0, 18}};
+    } types[] = {{KV_F32, 128}, {KV_F16, 64}, {KV_BF16, 64}, {KV_Q8_0, 34}, {KV_Q4_0, 18}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        struct plan_kv kv = kv_of(3, 5, types[i].format);
+        struct plan_kv kv = kv_of(3, 5, types[i].type);
         ck_assert_uint_eq(plan_kv_token_bytes(&kv), 2 * 3 * 5 * 128 / 32 * types[i].bytes);
         ck_assert_uint_eq(plan_kv_page_bytes(&kv), 16 * plan_kv_token_bytes(&kv));
     }
-    struct plan_kv odd = kv_of(3, 5, FORMAT_Q8_0);
+    struct plan_kv odd = kv_of(3, 5, KV_Q8_0);
     odd.head_dim = 80;
     ck_assert_uint_eq(plan_kv_token_bytes(&odd), 0);
     /* What the kernels lay out is what is planned for. */
-    struct plan_kv served = kv_of(7, 3, FORMAT_F16);
-    ck_assert_uint_eq(plan_kv_page_bytes(&served), kv_page_bytes(7, 3, 128, 16));
+    struct plan_kv served = kv_of(7, 3, KV_Q8_0);
+    ck_assert_uint_eq(plan_kv_page_bytes(&served), kv_page_bytes(KV_Q8_0, 7, 3, 128, 16));
 }
 END_TEST
 
@@ -133,7 +128,7 @@ static uint64_t counted_pages(const struct plan_kv *kv, uint32_t full, uint32_t 
 START_TEST(test_windows)
 {
     /* Gemma 3 270M: 18 layers, 15 of them with a window of 512: six groups of three. */
-    struct plan_kv gemma = {.format = FORMAT_F16,
+    struct plan_kv gemma = {.type = KV_F16,
                             .layers = 18,
                             .window_layers = 15,
                             .window = 512,
@@ -159,7 +154,7 @@ END_TEST
 /* plan_kv_tokens is the largest length whose pages are there. */
 START_TEST(test_tokens_of_pages)
 {
-    struct plan_kv kv = kv_of(12, 2, FORMAT_F16);
+    struct plan_kv kv = kv_of(12, 2, KV_F16);
     static const uint32_t local[] = {0, 6, 8, 12};
     for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {
         kv.window = 100;

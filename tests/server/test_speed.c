@@ -42,7 +42,8 @@ START_TEST(test_attention_and_reading)
 {
     for (int set = 0; set < 2; set++) {
         struct speed_meter meter = {sets[set], workers, 2, MIB};
-        double one = speed_attention(&meter, 64, 3, 1), tile = speed_attention(&meter, 64, 3, 16);
+        double one = speed_attention(&meter, KV_F16, 64, 3, 1);
+        double tile = speed_attention(&meter, KV_Q8_0, 64, 3, 16);
         ck_assert(one > 1e-11 && one < 1e-3);
         ck_assert(tile > one);
         double bytes = speed_read(&meter);
@@ -55,7 +56,8 @@ END_TEST
 START_TEST(test_cores)
 {
     struct speed_meter two = {sets[1], workers, 2, MIB}, one = {sets[1], workers, 1, MIB};
-    double both = speed_attention(&two, 64, 3, 16), alone = speed_attention(&one, 64, 3, 16);
+    double both = speed_attention(&two, KV_F16, 64, 3, 16);
+    double alone = speed_attention(&one, KV_F16, 64, 3, 16);
     ck_assert_msg(alone > 1.3 * both && alone < 3 * both, "two cores %g s, one %g s", both, alone);
 }
 END_TEST
