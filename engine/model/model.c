@@ -48,8 +48,8 @@ enum status model_check_kv_type(const struct model_config *config, enum kv_type 
     if (config->head_dim % block == 0)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID, "kv-type",
-                     "keys and values of type %s stand in blocks of %u: this model's heads have %u "
-                     "dimensions, no multiple of that; use f16, bf16 or f32",
+                     "--kv-type: %s keeps keys and values in blocks of %u, and this model's heads "
+                     "have %u dimensions, no multiple of that; use f16, bf16 or f32",
                      kv_type_name(type), block, config->head_dim);
 }
 
