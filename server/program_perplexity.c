@@ -41,7 +41,7 @@ struct perplexity {
     uint32_t *rows;                   /* [window] */
     float *logits[2];                 /* [LOGITS_ROWS][vocabulary] ours, reference */
     struct mean loss, reference_loss, kl;
-    double *divergences; /* [scored positions], NULL without --kl and --kl-kv */
+    double *divergences; /* [scored positions]: quantiles need all of them */
     uint64_t same_best;
 };
 
