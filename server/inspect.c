@@ -134,7 +134,7 @@ static void write_model(const struct inspection *inspection, struct buffer *out)
         if (type == KV_F16 || config->head_dim % kv_type_block((enum kv_type)type) != 0)
             continue;
         cost = kv_cost_of(config, (enum kv_type)type);
-        snprintf(label, sizeof label, "of one token with --kv-type %s",
+        snprintf(label, sizeof label, "of one token, --kv-type %s",
                  kv_type_name((enum kv_type)type));
         write_bytes_line(out, label, cost.growing + cost.window);
     }

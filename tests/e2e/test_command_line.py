@@ -142,7 +142,7 @@ def test_inspect_agrees_with_another_reader():
     assert data["memory"]["kv_token_bytes"] == values * 2
     assert data["memory"]["kv_token_bytes_of"] == {
         "f32": values * 4, "f16": values * 2, "bf16": values * 2, "q8_0": values // 32 * 34, "q4_0": values // 32 * 18}
-    assert re.search(r"--kv-type q8_0 +12.0 KiB", text)
+    assert re.search(r"of one token, --kv-type q8_0 +12.0 KiB", text)
 
 
 # exit code 1: files that are not what they say
