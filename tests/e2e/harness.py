@@ -5,7 +5,8 @@ in a file. Whoever needs one with the same options gets the same one (`shared`);
 strains its server starts its own (`started`). Only what was started here is ended here.
 
 What to test comes from the environment: QUIRE_BINARY (the program), QUIRE_BUILD (its build folder),
-QUIRE_TEST_MODEL (SmolLM2), QUIRE_TEST_MODELS (the made-up models; made in a temporary folder when it
+QUIRE_TEST_MODEL (SmolLM2), QUIRE_TEST_GEMMA and QUIRE_TEST_QWEN (the other packaged models; without them
+their tests are skipped), QUIRE_TEST_MODELS (the made-up models; made in a temporary folder when it
 is not set). QUIRE_TEST_FULL=1 adds the tests marked long and their larger counts.
 """
 
@@ -28,6 +29,7 @@ import tempfile
 import time
 
 import openai
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -189,9 +191,9 @@ class Server:
         self.headers = {"Content-Type": "application/json"}
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
-        self.key = key
+        self.key, self.model = key, str(model or MODEL)
         self.log_file = tempfile.NamedTemporaryFile(prefix="quire-e2e-", suffix=".log", delete=False)
-        command = [str(program), "serve", "-m", str(model or MODEL), "--port", "0"]
+        command = [str(program), "serve", "-m", self.model, "--port", "0"]
         for name, value in (("--memory", "512MiB"), ("--threads", "2")):
             if name not in options:
                 command += [name, value]
@@ -369,6 +371,23 @@ def shared(*options, **more):
     if key not in _shared or _shared[key].process.poll() is not None:
         _shared[key] = Server(*options, **more)
     return _shared[key]
+
+
+def packaged(variable):
+    path = os.environ.get(variable)
+    if not path:
+        pytest.skip(f"{variable} is not set")
+    return path
+
+
+def gemma(*options):
+    """Gemma 3 270M: most layers see a window of 512 tokens; no chat template in the file."""
+    return shared("--memory", "768MiB", *options, model=packaged("QUIRE_TEST_GEMMA"))
+
+
+def qwen(*options):
+    """Qwen2.5-Coder-1.5B: 1.1 GB, for tests marked long."""
+    return shared("--memory", "2GiB", *options, model=packaged("QUIRE_TEST_QWEN"))
 
 
 def stop_shared():
