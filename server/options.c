@@ -61,6 +61,7 @@ struct spec {
     const char *choices; /* "a|b|c" for KIND_TEXT, or NULL */
     const char *group;
     const char *help;
+    const char *also; /* another name that means the same on the command line, or NULL */
 };
 
 #define FIELD(field) offsetof(struct options, field)
@@ -71,8 +72,8 @@ static const struct spec specs[] = {
     {"served-model-name", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(served_model_names),
      .most = OPTIONS_MODEL_NAMES_MAX, .count_offset = FIELD(served_model_name_count),
      .help = "what clients call the model; may be given several times (the file's own name)"},
-    {"chat-template-file", 0, "FILE", ON_ENGINE, KIND_TEXT, FIELD(chat_template_file),
-     .help = "a Jinja chat template instead of the model file's"},
+    {"chat-template", 0, "FILE", ON_ENGINE, KIND_TEXT, FIELD(chat_template_file),
+     .help = "a Jinja chat template instead of the model file's", .also = "chat-template-file"},
 
     {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
      .help = "everything the process may hold: 512MiB, 2GiB … (the container's limit, else most of "
@@ -258,7 +259,6 @@ static const struct {
     {"swap-space", "memory", NULL},
     {"n-predict", "max-tokens", NULL},
     {"temp", "temperature", NULL},
-    {"chat-template", "chat-template-file", NULL},
     {"allowed-origins", "cors-origin", NULL},
     {"n-gpu-layers", NULL, "Quire computes on the CPU"},
     {"tensor-parallel-size", NULL, "Quire computes on the CPU"},
@@ -580,6 +580,8 @@ static const struct spec *find_spec(enum command command, const char *name, size
         if (!(spec->commands & (1u << command)))
             continue;
         if (strlen(spec->name) == length && !memcmp(spec->name, name, length))
+            return spec;
+        if (spec->also && strlen(spec->also) == length && !memcmp(spec->also, name, length))
             return spec;
     }
     return NULL;

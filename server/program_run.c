@@ -41,7 +41,7 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
     if (!runtime->chat_template)
         return error_set(error, STATUS_INVALID, "chat",
                          "the model has no chat template; leave --chat out, or give one with "
-                         "--chat-template-file");
+                         "--chat-template FILE");
     struct control_guard guard;
     enum status status = control_guard_init(&guard, runtime->tokenizer, SENTINEL, error);
     if (status != STATUS_OK)

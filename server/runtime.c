@@ -167,7 +167,7 @@ static enum status read_file(const char *path, size_t limit, struct buffer *out,
 {
     FILE *file = fopen(path, "re");
     if (!file)
-        return error_set(error, STATUS_IO, "chat-template-file", "cannot open %s: %s", path,
+        return error_set(error, STATUS_IO, "chat-template", "cannot open %s: %s", path,
                          strerror(errno));
     char piece[4096];
     for (size_t got; (got = fread(piece, 1, sizeof piece, file)) > 0;)
@@ -175,7 +175,7 @@ static enum status read_file(const char *path, size_t limit, struct buffer *out,
     bool failed = ferror(file);
     fclose(file);
     if (failed || out->failed || out->length > limit)
-        return error_set(error, STATUS_INVALID, "chat-template-file",
+        return error_set(error, STATUS_INVALID, "chat-template",
                          "%s cannot be read, or has more than %zu bytes", path, limit);
     return STATUS_OK;
 }

@@ -85,7 +85,7 @@ START_TEST(test_every_serve_option)
     ck_assert_int_eq(parse("serve", "m", "--backend", "openblas", "--drain-seconds=0",
                            "--log-format=json", "--log-level", "debug", "--no-prefix-cache",
                            "--cors-origin", "https://a.example", "--allowed-host=a.example",
-                           "--chat-template-file", "t", NULL),
+                           "--chat-template", "t", NULL),
                      STATUS_OK);
     ck_assert_str_eq(options.model_path, "m");
     ck_assert_str_eq(options.backend, "openblas");
@@ -96,6 +96,9 @@ START_TEST(test_every_serve_option)
     ck_assert_uint_eq(options.cors_origin_count, 1);
     ck_assert_str_eq(options.allowed_hosts[0], "a.example");
     ck_assert_str_eq(options.chat_template_file, "t");
+    ck_assert_int_eq(parse("serve", "m", "--chat-template-file=u", NULL), STATUS_OK); /* the same */
+    ck_assert_str_eq(options.chat_template_file, "u");
+    REFUSED("given twice", "serve", "-m", "m", "--chat-template", "a", "--chat-template-file", "b");
 }
 END_TEST
 
