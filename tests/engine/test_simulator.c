@@ -9,7 +9,7 @@
  * preempted more than twice, all pages and bytes are free.
  *
  * And every order of events in tiny pools. QUIRE_SEEDS=N in the environment sets the number of
- * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer.
+ * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
  */
 #include "engine/intake.h"
 #include "engine/scheduler_private.h"
@@ -42,6 +42,12 @@ static uint32_t dice(uint32_t sides)
     random_state ^= random_state << 17;
     return (uint32_t)(random_state >> 20) % sides;
 }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOWER = 10 };
+#else
+enum { SLOWER = 1 };
+#endif
 
 static bool is_full_run(void)
 {
@@ -370,7 +376,7 @@ static void simulate(uint64_t seed)
 START_TEST(random_lives_keep_all_promises)
 {
     const char *seeds = getenv("QUIRE_SEEDS");
-    uint64_t count = seeds ? (uint64_t)atoll(seeds) : is_full_run() ? 100000 : 500;
+    uint64_t count = seeds ? (uint64_t)atoll(seeds) : is_full_run() ? 100000 / SLOWER : 500;
     uint64_t per_loop = (count + LOOPS - 1) / LOOPS;
     for (uint64_t i = 0; i < per_loop; i++)
         simulate((uint64_t)_i * per_loop + i);
@@ -508,7 +514,7 @@ START_TEST(every_order_of_events_in_a_tiny_pool)
                 .no_prefix_cache = _i / 4 % 2,
                 .tenant_count = 1 + (uint32_t)_i / 8 % 2,
             },
-        .depth = is_full_run() ? 6 : 4,
+        .depth = is_full_run() && SLOWER == 1 ? 5 : 4,
         .events = {EVENT_ARRIVE},
     };
     if (_i >= 16) { /* three pages of one group and two of the other are the least that go on */
