@@ -425,7 +425,7 @@ START_TEST(random_operations_agree_with_the_naive_model)
     random_state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);
     unsigned size = sizes[_i % 4];
     unsigned page_count = 2 + dice(PAGES_MAX - 1);
-    struct page_groups groups = {.count = _i < 16 ? 1 : 2 + dice(GROUPS_MAX - 1)};
+    struct page_groups groups = {.count = _i < 8 ? 1 : 2 + dice(GROUPS_MAX - 1)};
     for (unsigned g = 1; g < groups.count; g++)
         groups.window[g] = dice(4) ? 1 + dice(3 * size) : 0;
     naive_init(page_count, size, groups);
@@ -733,7 +733,7 @@ int main(void)
     Suite *suite = suite_create("pager");
     TCase *tcase = tcase_create("core");
     tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, random_operations_agree_with_the_naive_model, 0, 28);
+    tcase_add_loop_test(tcase, random_operations_agree_with_the_naive_model, 0, 20);
     tcase_add_test(tcase, check_finds_a_leaked_page);
     tcase_add_test(tcase, check_finds_a_page_held_once_too_often);
     tcase_add_test(tcase, check_finds_a_page_that_was_freed_under_its_holder);
