@@ -1,7 +1,9 @@
 /*
  * See chat_template.h. The limits: source, fuel and output; and what the template engine says
  * becomes an error a client can read. Fuel: one per instruction and one per 64 bytes made, real
- * templates need some hundreds; 500,000 is 32 MB of text.
+ * templates need some hundreds; 500,000 is 32 MB of text. What a template may have allocated when
+ * its fuel ends was measured over hostile ones (tests/api/test_chat_template_memory.c): copies are
+ * made before they are charged, and vectors grow by doubling.
  */
 #include "api/chat_template.h"
 
@@ -16,10 +18,13 @@
 #include <time.h>
 
 #define FUEL_MAX 500000u
+#define FUEL_BYTES 192u           /* that a rendering may hold for each fuel it was given */
+#define VALUE_BYTES 288u          /* of a JSON value in the engine: a map with one short key */
 #define RAISED_CHARACTERS_MAX 200 /* of a template's own message */
 
 struct chat_template {
     struct textshim_template *shim;
+    uint64_t memory_bytes;
     struct chat_shape shape;
 };
 
@@ -62,8 +67,8 @@ static size_t clock_format(const char *format, char *out, size_t capacity)
 }
 
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,
-                                 const char *eos_text, struct chat_template **out,
-                                 struct error *error)
+                                 const char *eos_text, uint64_t memory_bytes,
+                                 struct chat_template **out, struct error *error)
 {
     *out = NULL;
     if (length > LIMIT_TEMPLATE_BYTES)
@@ -73,11 +78,13 @@ enum status chat_template_create(const char *source, size_t length, const char *
     struct chat_template *chat_template = calloc(1, sizeof *chat_template);
     if (!chat_template)
         return error_set(error, STATUS_IO, NULL, "out of memory");
+    chat_template->memory_bytes = memory_bytes;
     char message[300] = "";
     int result = textshim_template_new(source, length, bos_text, strlen(bos_text), eos_text,
                                        strlen(eos_text), clock_format, &chat_template->shim,
                                        message, sizeof message);
     if (result == TEXTSHIM_OK) {
+        textshim_memory_reset_peaks(); /* compiling is over, before there are weights */
         chat_template->shape = chat_shape_find(chat_template);
         *out = chat_template;
         return STATUS_OK;
@@ -98,6 +105,33 @@ void chat_template_destroy(struct chat_template *chat_template)
 const struct chat_shape *chat_template_shape(const struct chat_template *chat_template)
 {
     return &chat_template->shape;
+}
+
+uint64_t chat_template_context_bytes(uint64_t values)
+{
+    return values * VALUE_BYTES;
+}
+
+uint64_t chat_template_memory_used(void)
+{
+    struct textshim_memory memory;
+    textshim_memory_read(&memory);
+    return memory.templates_used;
+}
+
+uint64_t chat_template_memory_peak(void)
+{
+    struct textshim_memory memory;
+    textshim_memory_read(&memory);
+    return memory.templates_peak;
+}
+
+/* As much as its memory can stand. */
+static uint64_t fuel_for(const struct chat_template *chat_template)
+{
+    uint64_t used = chat_template_memory_used(), limit = chat_template->memory_bytes;
+    uint64_t fuel = limit > used ? (limit - used) / FUEL_BYTES : 0;
+    return fuel < FUEL_MAX ? fuel : FUEL_MAX;
 }
 
 static void collect(void *arg, const char *bytes, size_t length)
@@ -124,8 +158,9 @@ enum status chat_template_render(const struct chat_template *chat_template,
 {
     char message[900] = "";
     size_t limit = 4 * context_length + (64u << 10);
-    int result = textshim_template_render(chat_template->shim, context_json, context_length, limit,
-                                          FUEL_MAX, collect, out, message, sizeof message);
+    int result =
+        textshim_template_render(chat_template->shim, context_json, context_length, limit,
+                                 fuel_for(chat_template), collect, out, message, sizeof message);
     cut(message, RAISED_CHARACTERS_MAX);
     switch (result) {
     case TEXTSHIM_OK:

@@ -1,6 +1,7 @@
 /*
  * Chat templates: the model file's Jinja template, run by minijinja in subprojects/textshim with
- * fuel and output limits. Templates come from the model file or the operator, never from a request.
+ * fuel and output limits. Templates come from the model file or the operator, never from a request;
+ * even so what a rendering makes is bounded, by fuel that its memory limit sets.
  * create and render need a big stack (64 MiB): call them on the text thread or main only.
  */
 #ifndef QUIRE_API_CHAT_TEMPLATE_H
@@ -10,16 +11,29 @@
 #include "base/error.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct chat_template;
 struct chat_shape; /* api/chat_shape.h */
 
+#define CHAT_TEMPLATE_MEMORY_MOST ((uint64_t)96 << 20) /* with which the most fuel is there */
+
 /* STATUS_INVALID with the compiler's message when the source is not a template we can run. bos and
-   eos are the token texts the template may print. */
+   eos are the token texts the template may print. While it renders, all templates together,
+   compiled ones included, hold at most memory_bytes; one renders at a time. What the values of its
+   context take comes on top, at most chat_template_context_bytes. */
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,
-                                 const char *eos_text, struct chat_template **out,
-                                 struct error *error);
+                                 const char *eos_text, uint64_t memory_bytes,
+                                 struct chat_template **out, struct error *error);
 void chat_template_destroy(struct chat_template *chat_template);
+
+/* What `values` JSON values become while they are rendered, beside their text. */
+uint64_t chat_template_context_bytes(uint64_t values);
+
+/* Bytes that all templates hold now, and the most that they held since the last one was compiled.
+   Any thread. */
+uint64_t chat_template_memory_used(void);
+uint64_t chat_template_memory_peak(void);
 
 /* In which shape it wants messages; lives as long as the template. */
 const struct chat_shape *chat_template_shape(const struct chat_template *chat_template);

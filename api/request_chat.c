@@ -210,6 +210,18 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
     return status;
 }
 
+/* Beside the document, which is held all the while: together they may be what can never fit. */
+static enum status take_working(const struct chat *chat, struct request *out, uint64_t working,
+                                struct error *error)
+{
+    const struct budget *budget = chat->context->budget;
+    uint64_t held = chat->document->taken_bytes + out->taken_bytes;
+    if (budget && working > budget->cap_bytes[BUDGET_REQUESTS] - held)
+        return error_set(error, STATUS_TOO_LARGE, NULL,
+                         "The conversation needs more memory than this server keeps for requests.");
+    return request_take(chat->context, out, working, error);
+}
+
 enum status request_read_chat(const struct api_context *context,
                               const struct json_document *document, struct request *out,
                               struct error *error)
@@ -233,8 +245,9 @@ enum status request_read_chat(const struct api_context *context,
     buffer_init(&chat.final, 0);
     /* The context, its values in the template engine, and the text: given back when all are gone.
      */
-    uint64_t working = 6 * (uint64_t)document->text.length + (256u << 10);
-    status = request_take(context, out, working, error);
+    uint64_t working = 6 * (uint64_t)document->text.length + (256u << 10) +
+                       chat_template_context_bytes(document->scan.nodes);
+    status = take_working(&chat, out, working, error);
     if (status == STATUS_OK) {
         status = make_prompt(&chat, out, error);
         out->taken_bytes -= context->budget ? working : 0;

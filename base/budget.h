@@ -20,7 +20,8 @@
 enum budget_account {
     BUDGET_PROGRAM,   /* code, libraries, stacks, allocator slack: a stated reserve */
     BUDGET_WEIGHTS,   /* packed weights */
-    BUDGET_TOKENIZER, /* vocabulary, merges, regular expressions, chat template */
+    BUDGET_TOKENIZER, /* vocabulary, merges, regular expressions */
+    BUDGET_TEMPLATE,  /* chat templates, compiled and running: the Rust text shim */
     BUDGET_SCRATCH,   /* activations of one step, logits, sampler workspaces */
     BUDGET_HTTP,      /* connections, their pools, answer buffers */
     BUDGET_REQUESTS,  /* prompts, completion rings, queued bodies */

@@ -2,6 +2,8 @@
    two moments; what is written adds up all the same. */
 #include "server/memory_report.h"
 
+#include "api/chat_template.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +25,16 @@ static uint64_t process_bytes(const char *name)
     return (uint64_t)kib * 1024;
 }
 
+uint64_t memory_account_used(const struct budget *budget, enum budget_account account)
+{
+    return account == BUDGET_TEMPLATE ? chat_template_memory_used() : budget_used(budget, account);
+}
+
+uint64_t memory_account_peak(const struct budget *budget, enum budget_account account)
+{
+    return account == BUDGET_TEMPLATE ? chat_template_memory_peak() : budget_peak(budget, account);
+}
+
 static void write_accounts(const struct budget *budget, struct buffer *out)
 {
     uint64_t limits = 0;
@@ -34,7 +46,7 @@ static void write_accounts(const struct budget *budget, struct buffer *out)
                        "%s\"%s\":{\"limit_bytes\":%" PRIu64 ",\"used_bytes\":%" PRIu64
                        ",\"peak_bytes\":%" PRIu64 "}",
                        i ? "," : "", budget_account_name(account), budget->cap_bytes[i],
-                       budget_used(budget, account), budget_peak(budget, account));
+                       memory_account_used(budget, account), memory_account_peak(budget, account));
     }
     buffer_appendf(out, "},\"unassigned_bytes\":%" PRIu64, budget->total_bytes - limits);
 }

@@ -7,6 +7,11 @@
 
 #include "server/runtime.h"
 
+/* What an account holds, and the most that it held. The budget's ledger has them, but of templates:
+   those are the text shim's own count. */
+uint64_t memory_account_used(const struct budget *budget, enum budget_account account);
+uint64_t memory_account_peak(const struct budget *budget, enum budget_account account);
+
 void memory_report(const struct runtime *runtime, struct buffer *out);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "server/memory_report.h"
 
 #include <dirent.h>
 #include <inttypes.h>
@@ -203,12 +204,12 @@ static void write_budget(struct writer *writer, const struct budget *budget)
     for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
         buffer_appendf(writer->out, "quire_memory_used_bytes{account=\"%s\"} %" PRIu64 "\n",
                        budget_account_name((enum budget_account)i),
-                       budget_used(budget, (enum budget_account)i));
+                       memory_account_used(budget, (enum budget_account)i));
     family(writer, "quire_memory_peak_bytes", "gauge", "Most bytes that an account held so far.");
     for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
         buffer_appendf(writer->out, "quire_memory_peak_bytes{account=\"%s\"} %" PRIu64 "\n",
                        budget_account_name((enum budget_account)i),
-                       budget_peak(budget, (enum budget_account)i));
+                       memory_account_peak(budget, (enum budget_account)i));
     plain(writer, "quire_memory_budget_bytes", "gauge", "The whole budget, --memory.",
           (double)budget->total_bytes);
 }

@@ -5,6 +5,7 @@
  */
 #include "server/plan.h"
 
+#include "api/chat_template.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "server/http.h"
@@ -165,7 +166,8 @@ static void choose_rows(const struct plan_model *model, struct plan *plan,
     size_engine(model, plan, rows, some_pages);
     while (!options->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
         uint64_t held = accounts[BUDGET_WEIGHTS] + accounts[BUDGET_PROGRAM] +
-                        accounts[BUDGET_HTTP] + accounts[BUDGET_REQUESTS];
+                        accounts[BUDGET_TEMPLATE] + accounts[BUDGET_HTTP] +
+                        accounts[BUDGET_REQUESTS];
         uint64_t left = plan->total_bytes > held ? plan->total_bytes - held : 0;
         if (accounts[BUDGET_SCRATCH] <= left / 4)
             break;
@@ -180,6 +182,7 @@ static void size_shares(struct plan *plan, const struct options *options, uint64
     bool serves = options->command != COMMAND_RUN;
     unsigned connections =
         options->connections_fitted ? plan_connections(total) : options->max_connections;
+    plan->account_bytes[BUDGET_TEMPLATE] = clamp(total / 64, 4 * MIB, CHAT_TEMPLATE_MEMORY_MOST);
     plan->account_bytes[BUDGET_HTTP] = serves ? http_memory_bytes(connections) : 0;
     plan->account_bytes[BUDGET_REQUESTS] =
         serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;

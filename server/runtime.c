@@ -79,7 +79,8 @@ static enum status reserve_all(struct runtime *runtime, const struct plan *plan,
         enum status status = budget_reserve(budget, account, bytes, error);
         if (status != STATUS_OK)
             return status;
-        if (account != BUDGET_HTTP && account != BUDGET_REQUESTS)
+        bool counted = account == BUDGET_HTTP || account == BUDGET_REQUESTS;
+        if (!counted && account != BUDGET_TEMPLATE) /* the text shim counts for itself */
             CHECK(budget_take(budget, account, bytes));
     }
     return STATUS_OK;
@@ -194,7 +195,8 @@ static enum status create_template(struct runtime *runtime, const char *source, 
     char bos[128], eos[128];
     token_text(runtime->tokenizer, tokenizer_bos(runtime->tokenizer), bos, sizeof bos);
     token_text(runtime->tokenizer, tokenizer_eos(runtime->tokenizer), eos, sizeof eos);
-    return chat_template_create(source, length, bos, eos, out, error);
+    return chat_template_create(source, length, bos, eos,
+                                runtime->budget.cap_bytes[BUDGET_TEMPLATE], out, error);
 }
 
 /* One of the file's own; absent or empty is no fault. */

@@ -42,6 +42,15 @@ int textshim_template_render(const struct textshim_template *shim_template, cons
                              void (*sink)(void *arg, const char *bytes, size_t length), void *arg,
                              char *message, size_t message_capacity);
 
+/* Bytes that this library's allocator gave: to templates, compiled and running, and to the values
+   that contexts become while they are rendered. */
+struct textshim_memory {
+    size_t templates_used, templates_peak;
+    size_t contexts_used, contexts_peak;
+};
+void textshim_memory_read(struct textshim_memory *out); /* any thread, no lock */
+void textshim_memory_reset_peaks(void);                 /* peaks from now on */
+
 /* NULL is allowed. */
 void textshim_template_free(struct textshim_template *shim_template);
 

@@ -144,11 +144,13 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
     must(tokenizer_create(fixture->gguf, &fixture->tokenizer, &error), &error);
     if (options->chat_template)
         must(chat_template_create(options->chat_template, strlen(options->chat_template),
-                                  "<|endoftext|>", "<|im_end|>", &fixture->chat_template, &error),
+                                  "<|endoftext|>", "<|im_end|>", CHAT_TEMPLATE_MEMORY_MOST,
+                                  &fixture->chat_template, &error),
              &error);
     if (options->tool_template)
         must(chat_template_create(options->tool_template, strlen(options->tool_template),
-                                  "<|endoftext|>", "<|im_end|>", &fixture->tool_template, &error),
+                                  "<|endoftext|>", "<|im_end|>", CHAT_TEMPLATE_MEMORY_MOST,
+                                  &fixture->tool_template, &error),
              &error);
 }
 

@@ -60,7 +60,8 @@ int main(int argc, char **argv)
         return 64;
     }
     if (chat_template_create(source.data, source.length, argc > 2 ? argv[2] : "<s>",
-                             argc > 3 ? argv[3] : "</s>", &chat_template, &error) != STATUS_OK) {
+                             argc > 3 ? argv[3] : "</s>", CHAT_TEMPLATE_MEMORY_MOST, &chat_template,
+                             &error) != STATUS_OK) {
         print(1, error.message, strlen(error.message));
     } else {
         render_all(chat_template);

@@ -90,7 +90,7 @@ def check_report(server):
     assert answer.status == 200 and answer.headers["Content-Type"] == "application/json"
     report = answer.json
     accounts = report["accounts"]
-    assert set(accounts) == {"program", "weights", "tokenizer", "scratch", "http", "requests", "kv"}
+    assert set(accounts) == {"program", "weights", "tokenizer", "template", "scratch", "http", "requests", "kv"}
     assert sum(a["limit_bytes"] for a in accounts.values()) + report["unassigned_bytes"] == report["budget_bytes"]
     for name, account in accounts.items():
         assert account["used_bytes"] <= account["peak_bytes"] <= account["limit_bytes"], name
@@ -129,3 +129,44 @@ def test_the_report_of_where_memory_is():
         assert after["pages"]["held"] == 0 and after["pages"]["cached"] > 0
         assert after["pages"]["held_max"] >= busy["pages"]["held"]
         assert after["accounts"]["requests"]["peak_bytes"] >= busy["accounts"]["requests"]["used_bytes"]
+
+
+def test_what_chats_take_is_in_the_report(server):
+    """The text shim's allocator: the template is held, a rendering takes more, and gives it back."""
+    at_first = check_report(server)["accounts"]["template"]
+    assert at_first["used_bytes"] > 10_000
+    messages = [{"role": "user", "content": harness.words(i, 40)} for i in range(20)]
+    assert server.post({"messages": messages, "max_tokens": 1}, CHAT).status == 200
+    after = check_report(server)["accounts"]["template"]
+    assert after["used_bytes"] == at_first["used_bytes"] < after["peak_bytes"] <= after["limit_bytes"]
+
+
+@pytest.mark.skipif(harness.sanitized(), reason="sanitizers need memory of their own")
+@pytest.mark.parametrize("template", [
+    "{% set x = [[1] * 100000] * 100000 %}{{ x }}",
+    "{% set ns = namespace(l=1) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+    "{% set ns = namespace(l='x') %}{% for i in range(100) %}{% set ns.l = ns.l ~ ns.l %}{% endfor %}",
+])
+def test_a_hostile_template_is_stopped_within_its_memory(tmp_path, template):
+    path = tmp_path / "template.jinja"
+    path.write_text(template)
+    with harness.started("--memory", "200MiB", "--chat-template-file", str(path), model=harness.tiny()) as server:
+        for _ in range(3):
+            answer = server.post({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}, CHAT)
+            assert (answer.status, answer.error["code"]) == (400, "chat_template")
+        check_report(server)
+        assert server.peak_memory() < 60 * MIB, "what it holds beside its pages, which nobody has touched"
+        assert server.complete(harness.PROBE)
+
+
+@pytest.mark.skipif(harness.sanitized(), reason="sanitizers need memory of their own")
+def test_deeply_structured_bodies_are_counted(server):
+    """A JSON value of a few bytes becomes hundreds in the template engine."""
+    def chat(values):
+        return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"x": [{"a": {}}] * values}}}]}
+
+    with server.unharmed():
+        before = server.peak_memory()
+        assert server.post(chat(60_000), CHAT).status == 413        # 120,000 values: more than is kept for requests
+        assert server.peak_memory() - before < 40 * MIB

@@ -1,5 +1,6 @@
 //! The C ABI of textshim.h. Every entry catches panics; no panic and no exception crosses into C.
 
+mod memory;
 mod python;
 mod rewrite;
 mod strings;
@@ -9,6 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
 use std::sync::Once;
 
+use memory::{CONTEXTS, TEMPLATES};
 use template::{ChatTemplate, Clock, Failure};
 
 const OK: c_int = 0;
@@ -126,4 +128,32 @@ pub unsafe extern "C" fn textshim_template_free(template: *mut ChatTemplate) {
     if !template.is_null() {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(template))));
     }
+}
+
+/// struct textshim_memory.
+#[repr(C)]
+pub struct Memory {
+    templates_used: usize,
+    templates_peak: usize,
+    contexts_used: usize,
+    contexts_peak: usize,
+}
+
+/// # Safety
+/// See textshim.h.
+#[no_mangle]
+pub unsafe extern "C" fn textshim_memory_read(out: *mut Memory) {
+    *out = Memory {
+        templates_used: TEMPLATES.used(),
+        templates_peak: TEMPLATES.peak(),
+        contexts_used: CONTEXTS.used(),
+        contexts_peak: CONTEXTS.peak(),
+    };
+}
+
+/// See textshim.h.
+#[no_mangle]
+pub extern "C" fn textshim_memory_reset_peaks() {
+    TEMPLATES.reset_peak();
+    CONTEXTS.reset_peak();
 }

@@ -57,6 +57,36 @@ fn is_float(value: &Value) -> Option<f64> {
     }
 }
 
+/// Charges for all that writing a value would go through, before it is written: lists that repeat themselves
+/// and values that hold one another twice print without an end, and minijinja's own writing does not count.
+pub fn weigh(state: &State, value: &Value) -> Result<(), Error> {
+    weigh_at(state, value, 0, 0)
+}
+
+/// Each element costs its line's indentation too.
+pub fn weigh_at(state: &State, value: &Value, indent: usize, depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Err(too_deep());
+    }
+    let bytes = value.as_str().map_or(0, str::len) + depth * indent;
+    state.consume_fuel(1 + bytes as u64 / 16)?;
+    match value.kind() {
+        ValueKind::Map => {
+            for key in value.try_iter()? {
+                weigh_at(state, &key, indent, depth + 1)?;
+                weigh_at(state, &value.get_item(&key)?, indent, depth + 1)?;
+            }
+        }
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
+            for item in value.try_iter()? {
+                weigh_at(state, &item, indent, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
 /// str(value): what `{{ value }}` prints.
 fn write_str(out: &mut String, value: &Value) -> Result<(), Error> {
     match value.kind() {
@@ -135,26 +165,25 @@ fn write_string_repr(out: &mut String, text: &str) {
 }
 
 /// str(value) as a Rust string.
-pub fn text_of(value: &Value) -> Result<String, Error> {
+pub fn text_of(state: &State, value: &Value) -> Result<String, Error> {
+    weigh(state, value)?;
     let mut text = String::new();
     write_str(&mut text, value)?;
     Ok(text)
 }
 
-pub fn print(out: &mut Output, value: &Value) -> Result<(), Error> {
+pub fn print(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
     if let Some(text) = value.as_str() {
         return out.write_str(text).map_err(Error::from);
     }
-    out.write_str(&text_of(value)?).map_err(Error::from)
+    out.write_str(&text_of(state, value)?).map_err(Error::from)
 }
 
 pub fn string(state: &State, value: &Value) -> Result<Value, Error> {
     if value.kind() == ValueKind::String {
         return Ok(value.clone());
     }
-    let text = text_of(value)?;
-    state.consume_fuel(text.len() as u64 / 16)?;
-    Ok(Value::from(text))
+    Ok(Value::from(text_of(state, value)?))
 }
 
 struct Dumper<'a> {
@@ -330,8 +359,8 @@ pub fn tojson(
         item_separator: item,
         key_separator: key,
     };
+    weigh_at(state, value, indent.as_ref().map_or(0, String::len), 0)?;
     dumper.value(value, 0)?;
-    state.consume_fuel(dumper.out.len() as u64 / 16)?;
     Ok(Value::from(dumper.out))
 }
 
@@ -344,12 +373,12 @@ pub fn iterate(state: &State, value: Value) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return Ok(value);
     };
-    state.consume_fuel(text.len() as u64 / 16)?;
+    state.consume_fuel(text.len() as u64 / 2)?;
     Ok(text.chars().map(Value::from).collect())
 }
 
 /// `left % right` where `left` begins with quoted text.
-pub fn percent(left: &Value, right: Value) -> Result<Value, Error> {
+pub fn percent(state: &State, left: &Value, right: Value) -> Result<Value, Error> {
     let Some(format) = left.as_str() else {
         let (left, right) = (i64::try_from(left.clone())?, i64::try_from(right)?);
         let rest = left.checked_rem(right).ok_or_else(|| invalid("integer modulo by zero"))?;
@@ -360,14 +389,15 @@ pub fn percent(left: &Value, right: Value) -> Result<Value, Error> {
         }));
     };
     if right.is_tuple() {
+        state.consume_fuel(right.len().unwrap_or(0) as u64 / 2)?;
         let values: Vec<Value> = right.try_iter()?.collect();
-        return printf(format, &values, None);
+        return printf(state, format, &values, None);
     }
     let names = (right.kind() == ValueKind::Map).then(|| right.clone());
-    printf(format, &[right], names)
+    printf(state, format, &[right], names)
 }
 
-pub fn format(format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+pub fn format(state: &State, format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
     let args = args.into_values();
     let (values, options): (&[Value], Kwargs) = from_args(&args)?;
     let names: Vec<(String, Value)> = options
@@ -375,11 +405,16 @@ pub fn format(format: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error>
         .map(|name| Ok((name.to_string(), options.get::<Value>(name)?)))
         .collect::<Result<_, Error>>()?;
     let names = (!names.is_empty()).then(|| names.into_iter().collect::<Kwargs>().into());
-    printf(&text_of(format)?, values, names)
+    printf(state, &text_of(state, format)?, values, names)
 }
 
 /// Python's `format % values`: every conversion of its own, then minijinja for the spelling.
-fn printf(format: &str, values: &[Value], names: Option<Value>) -> Result<Value, Error> {
+fn printf(
+    state: &State,
+    format: &str,
+    values: &[Value],
+    names: Option<Value>,
+) -> Result<Value, Error> {
     let too_few = || invalid("not enough arguments for format string");
     let mut values = values.iter();
     let (mut plain, mut chosen) = (String::new(), Vec::new());
@@ -412,8 +447,9 @@ fn printf(format: &str, values: &[Value], names: Option<Value>) -> Result<Value,
                 None => values.next().ok_or_else(too_few)?.clone(),
             };
             chosen.push(match kind {
-                's' => Value::from(text_of(&value)?),
+                's' => Value::from(text_of(state, &value)?),
                 'r' | 'a' => {
+                    weigh(state, &value)?;
                     let mut text = String::new();
                     write_repr(&mut text, &value, 0)?;
                     kind = 's';
@@ -433,6 +469,25 @@ fn printf(format: &str, values: &[Value], names: Option<Value>) -> Result<Value,
     formatting::format(FormatStyle::Printf, &plain, &chosen).map(Value::from)
 }
 
+pub fn pprint(state: &State, value: &Value) -> Result<Value, Error> {
+    weigh_at(state, value, 4, 0)?;
+    Ok(Value::from(filters::pprint(value)))
+}
+
+pub fn replace(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
+    let args = args.into_values();
+    let (from, to, count, options): (&Value, &Value, Option<i64>, Kwargs) = from_args(&args)?;
+    let count = count.or(options.get("count")?);
+    options.assert_all_used()?;
+    let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(usize::MAX);
+    let text = text_of(state, value)?;
+    let (from, to) = (text_of(state, from)?, text_of(state, to)?);
+    let found = text.matches(&from).take(count).count();
+    let grown = found.saturating_mul(to.len().saturating_sub(from.len()));
+    state.consume_fuel(grown as u64 / 16)?;
+    Ok(Value::from(text.replacen(&from, &to, count)))
+}
+
 pub fn join(
     state: &mut State,
     values: &Value,
@@ -441,7 +496,7 @@ pub fn join(
     options: Kwargs,
 ) -> Result<Value, Error> {
     let separator = match separator.or(options.get("d")?) {
-        Some(separator) => text_of(&separator)?,
+        Some(separator) => text_of(state, &separator)?,
         None => String::new(),
     };
     let attribute = attribute.or(options.get("attribute")?).filter(|value| !value.is_none());
@@ -455,8 +510,8 @@ pub fn join(
             out.push_str(&separator);
         }
         let text = match &attribute {
-            None => text_of(&item)?,
-            Some(path) => text_of(&attribute_of(item, path)?)?,
+            None => text_of(state, &item)?,
+            Some(path) => text_of(state, &attribute_of(item, path)?)?,
         };
         state.consume_fuel(1 + (separator.len() + text.len()) as u64 / 64)?;
         out.push_str(&text);
@@ -487,16 +542,21 @@ pub fn default(
     Ok(if value.is_undefined() || (boolean && !value.is_true()) { other } else { value })
 }
 
-pub fn trim(value: &Value, characters: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+pub fn trim(
+    state: &State,
+    value: &Value,
+    characters: Option<Value>,
+    options: Kwargs,
+) -> Result<Value, Error> {
     let characters = characters.or(options.get("chars")?).filter(|value| !value.is_none());
     options.assert_all_used()?;
-    let text = text_of(value)?;
+    let text = text_of(state, value)?;
     Ok(Value::from(strings::strip(&text, characters.as_ref().and_then(Value::as_str), true, true)))
 }
 
 pub fn center(state: &State, value: &Value, width: Option<Value>) -> Result<Value, Error> {
     let width = width.unwrap_or_else(|| Value::from(80));
-    strings::justify(state, &text_of(value)?, "center", &[width])
+    strings::justify(state, &text_of(state, value)?, "center", &[width])
 }
 
 pub fn indent(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result<Value, Error> {
@@ -516,8 +576,8 @@ pub fn indent(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result
         }
     };
     // Jinja ends the text with one more line end first, so that an empty last line counts.
-    let text = text_of(value)? + "\n";
-    let lines = strings::lines(&text, false);
+    let text = text_of(state, value)? + "\n";
+    let lines = strings::lines(state, &text, false)?;
     state.consume_fuel((lines.len() * (1 + space.len())) as u64 / 16)?;
     let mut out = if first { space.clone() } else { String::new() };
     for (index, line) in lines.iter().enumerate() {
@@ -640,6 +700,9 @@ pub fn unknown_method(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    for arg in args {
+        weigh(state, arg)?;
+    }
     if let Some(text) = value.as_str() {
         if let Some(result) = strings::method(state, text, method, args)? {
             return Ok(result);

@@ -26,12 +26,12 @@ pub fn method(
             let (characters,): (Option<&str>,) = from_args(args)?;
             Value::from(strip(text, characters, method != "rstrip", method != "lstrip"))
         }
-        "split" | "rsplit" => split(text, method == "rsplit", args)?,
+        "split" | "rsplit" => split(state, text, method == "rsplit", args)?,
         "splitlines" => {
             let (keep, options): (Option<bool>, Kwargs) = from_args(args)?;
             let keep = keep.or(options.get("keepends")?).unwrap_or(false);
             options.assert_all_used()?;
-            lines(text, keep).into_iter().map(Value::from).collect()
+            lines(state, text, keep)?.into_iter().map(Value::from).collect()
         }
         "partition" | "rpartition" => partition(text, method == "rpartition", args)?,
         "ljust" | "rjust" | "center" => justify(state, text, method, args)?,
@@ -100,13 +100,14 @@ pub fn strip<'a>(text: &'a str, characters: Option<&str>, left: bool, right: boo
 }
 
 /// str.splitlines: more ends than \n, and none after the last.
-pub fn lines(text: &str, keep: bool) -> Vec<&str> {
+pub fn lines<'a>(state: &State, text: &'a str, keep: bool) -> Result<Vec<&'a str>, Error> {
     let ends = |c: char| {
         matches!(
             c,
             '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
         )
     };
+    charge_parts(state, text.matches(ends).count())?;
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(ends) {
@@ -121,10 +122,15 @@ pub fn lines(text: &str, keep: bool) -> Vec<&str> {
     if !rest.is_empty() {
         found.push(rest);
     }
-    found
+    Ok(found)
 }
 
-fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
+/// Parts of a text are charged before they are made: a short one takes as much as a long one.
+fn charge_parts(state: &State, count: usize) -> Result<(), Error> {
+    state.consume_fuel(1 + count as u64)
+}
+
+fn split(state: &State, text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     let (separator, limit, options): (Option<Value>, Option<i64>, Kwargs) = from_args(args)?;
     let separator = separator.or(options.get("sep")?).filter(|value| !value.is_none());
     let limit = match limit.or(options.get("maxsplit")?) {
@@ -133,6 +139,7 @@ fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     };
     options.assert_all_used()?;
     let Some(separator) = separator else {
+        charge_parts(state, text.split(is_space).take(limit).count())?;
         return Ok(split_words(text, from_right, limit).into_iter().map(Value::from).collect());
     };
     let separator =
@@ -140,6 +147,7 @@ fn split(text: &str, from_right: bool, args: &[Value]) -> Result<Value, Error> {
     if separator.is_empty() {
         return Err(invalid("empty separator"));
     }
+    charge_parts(state, text.matches(separator).take(limit).count())?;
     let parts: Vec<&str> = if from_right {
         let mut parts: Vec<&str> = text.rsplitn(limit + 1, separator).collect();
         parts.reverse();

@@ -10,10 +10,12 @@ use std::ffi::{c_char, CString};
 use std::fmt;
 use std::io;
 
+use minijinja::filters;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Kwargs;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 
+use crate::memory::Context;
 use crate::python;
 use crate::rewrite;
 
@@ -95,7 +97,7 @@ fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'st
     environment.set_syntax(syntax);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_unknown_method_callback(python::unknown_method);
-    environment.set_formatter(|out, _, value| python::print(out, value));
+    environment.set_formatter(|out, state, value| python::print(out, state, value));
     add_filters(&mut environment);
     environment.add_test("iterable", python::is_iterable);
     environment.add_test("callable", python::is_callable);
@@ -103,10 +105,14 @@ fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'st
     environment.add_function("dict", python::dict);
     environment.add_function("namespace", python::namespace);
     environment.remove_global("debug");
-    environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-        let message = python::text_of(message)?;
-        Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
-    });
+    environment.add_function(
+        "raise_exception",
+        |state: &State, message: &Value| -> Result<Value, Error> {
+            let message = python::text_of(state, message)?;
+            Err(Error::new(ErrorKind::InvalidOperation, message.clone())
+                .with_source(Raised(message)))
+        },
+    );
     environment.add_function("strftime_now", move |format: Option<&str>, options: Kwargs| {
         let format = format.map_or_else(|| options.get("format"), Ok)?;
         options.assert_all_used()?;
@@ -131,6 +137,28 @@ fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("indent", python::indent);
     environment.add_filter("center", python::center);
     environment.add_filter("format", python::format);
+    environment.add_filter("pprint", python::pprint);
+    environment.add_filter("replace", python::replace);
+    // Those that write their argument as text, whatever it is.
+    for (name, filter) in [
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("e", Value::from_function(filters::escape)),
+        ("escape", Value::from_function(filters::escape)),
+        ("lines", Value::from_function(filters::lines)),
+        ("lower", Value::from_function(filters::lower)),
+        ("safe", Value::from_function(filters::safe)),
+        ("split", Value::from_function(filters::split)),
+        ("title", Value::from_function(filters::title)),
+        ("upper", Value::from_function(filters::upper)),
+    ] {
+        environment.add_filter(name, move |state: &mut State, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            for arg in &args {
+                python::weigh(state, arg)?;
+            }
+            filter.call(state, &args)
+        });
+    }
     // What `rewrite` writes.
     environment.add_filter("_iterate", python::iterate);
     environment.add_filter("_text", python::string);
@@ -178,15 +206,14 @@ impl ChatTemplate {
         fuel: u64,
         emit: impl FnMut(&[u8]),
     ) -> Result<(), Failure> {
-        let context: Value = serde_json::from_slice(context).map_err(|error| {
-            Failure::new(FailureKind::Invalid, format!("the context is not JSON: {error}"))
-        })?;
+        let context = Context::read(context)
+            .ok_or_else(|| Failure::new(FailureKind::Invalid, "the context is not JSON"))?;
         // A copy of the environment shares the compiled template; only the fuel is this call's own.
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(fuel));
         let template = environment.get_template(NAME)?;
         let mut writer = Capped { emit, left: output_limit, full: false };
-        let result = template.render_captured_to(context, &mut writer).map(|_| ());
+        let result = template.render_captured_to(context.value(), &mut writer).map(|_| ());
         if writer.full {
             return Err(Failure::new(FailureKind::Limit, "the template prints too much"));
         }

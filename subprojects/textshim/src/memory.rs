@@ -1,0 +1,123 @@
+//! Counts the bytes that Rust holds: the system's allocator with two ledgers beside it. One is of contexts, the
+//! values that a request's JSON becomes; what they take follows from the request, and the caller counts it. The
+//! other is of templates, compiled and running: what bounds it is their fuel, and the ledger shows that it does.
+//!
+//! Nothing is refused here: Rust code cannot go on without the memory it asks for.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use minijinja::Value;
+
+pub struct Ledger {
+    used: AtomicUsize,
+    peak: AtomicUsize,
+}
+
+pub static TEMPLATES: Ledger = Ledger::new();
+pub static CONTEXTS: Ledger = Ledger::new();
+
+impl Ledger {
+    const fn new() -> Ledger {
+        Ledger { used: AtomicUsize::new(0), peak: AtomicUsize::new(0) }
+    }
+
+    fn take(&self, bytes: usize) {
+        self.peak.fetch_max(self.used.fetch_add(bytes, Relaxed) + bytes, Relaxed);
+    }
+
+    fn give(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    pub fn peak(&self) -> usize {
+        self.peak.load(Relaxed)
+    }
+
+    pub fn reset_peak(&self) {
+        self.peak.store(self.used(), Relaxed);
+    }
+}
+
+thread_local! {
+    // Without a destructor and without memory of its own, so that the allocator may read it at any time.
+    static IN_CONTEXT: Cell<bool> = const { Cell::new(false) };
+}
+
+fn ledger() -> &'static Ledger {
+    if IN_CONTEXT.get() {
+        &CONTEXTS
+    } else {
+        &TEMPLATES
+    }
+}
+
+/// A context and all that it holds. The root is kept until the end, so that its values are given back here and
+/// not where a template happens to let the last one go.
+pub struct Context(Option<Value>);
+
+impl Context {
+    /// None when it is no JSON.
+    pub fn read(json: &[u8]) -> Option<Context> {
+        IN_CONTEXT.set(true);
+        let value = serde_json::from_slice(json).ok();
+        IN_CONTEXT.set(false);
+        value.map(|value| Context(Some(value)))
+    }
+
+    pub fn value(&self) -> Value {
+        self.0.clone().unwrap_or_default()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        IN_CONTEXT.set(true);
+        self.0 = None;
+        IN_CONTEXT.set(false);
+    }
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call is the system allocator's; counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let block = System.alloc(layout);
+        if !block.is_null() {
+            ledger().take(layout.size());
+        }
+        block
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let block = System.alloc_zeroed(layout);
+        if !block.is_null() {
+            ledger().take(layout.size());
+        }
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        System.dealloc(block, layout);
+        ledger().give(layout.size());
+    }
+
+    // Counted as if both blocks were there for a moment, which for small ones they are.
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let moved = System.realloc(block, layout, size);
+        if !moved.is_null() {
+            ledger().take(size);
+            ledger().give(layout.size());
+        }
+        moved
+    }
+}
