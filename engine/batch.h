@@ -53,6 +53,11 @@ struct backend_ops {
     void (*logits)(struct backend *backend, uint32_t first, uint32_t count, float *out);
     /* Copy the keys and values of a whole page (copy on write). */
     void (*copy_page)(struct backend *backend, uint32_t from_page, uint32_t to_page);
+    /* The keys and values of a whole page, page_bytes bytes that lie together: to be carried away
+       and brought back (swap, a cache on disk). The same on every machine and with all kernels, if
+       model, KV type and page size are. Written only while nobody computes with the page. Never
+       during a step, but any thread may read a page that is not written. */
+    void *(*page)(struct backend *backend, uint32_t page);
     /* Where the time went since the backend was made; returns how many parts there are. May be
        NULL. Not during a step. */
     uint32_t (*profile)(const struct backend *backend,
@@ -69,6 +74,7 @@ struct backend {
     uint32_t vocabulary; /* logits per row */
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;  /* tokens per page */
+    uint64_t page_bytes; /* of one page's keys and values */
     struct page_groups groups;
     uint32_t max_batch_rows;
     uint32_t max_sequences;

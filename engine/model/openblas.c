@@ -344,6 +344,13 @@ static void openblas_copy_page(struct backend *backend, uint32_t from_page, uint
            model->page_floats * sizeof(float));
 }
 
+static void *openblas_page(struct backend *backend, uint32_t page)
+{
+    struct openblas *model = (struct openblas *)backend;
+    CHECK(page > 0 && page < backend->page_count);
+    return model->pool + page * model->page_floats;
+}
+
 /* The library stays open: its threads may still be on their way out. */
 static void openblas_destroy(struct backend *backend)
 {
@@ -358,6 +365,7 @@ static const struct backend_ops openblas_ops = {
     .forward = openblas_forward,
     .logits = openblas_logits,
     .copy_page = openblas_copy_page,
+    .page = openblas_page,
     .destroy = openblas_destroy,
 };
 
@@ -435,6 +443,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .page_bytes = model->page_floats * sizeof(float),
         .groups = kv_groups_of(&start->details->config).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,

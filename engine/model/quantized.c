@@ -609,6 +609,13 @@ static void quantized_copy_page(struct backend *backend, uint32_t from_page, uin
            kv->page_bytes);
 }
 
+static void *quantized_page(struct backend *backend, uint32_t page)
+{
+    const struct kv_layout *kv = &((struct quantized *)backend)->forward.kv;
+    CHECK(page > 0 && page < backend->page_count);
+    return kv->pool + page * kv->page_bytes;
+}
+
 static void quantized_destroy(struct backend *backend)
 {
     struct quantized *model = (struct quantized *)backend;
@@ -632,6 +639,7 @@ static const struct backend_ops quantized_ops = {
     .forward = quantized_forward,
     .logits = quantized_logits,
     .copy_page = quantized_copy_page,
+    .page = quantized_page,
     .profile = quantized_profile,
     .destroy = quantized_destroy,
 };
@@ -722,6 +730,7 @@ enum status quantized_create(const struct backend_start *start, struct backend *
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .page_bytes = forward->kv.page_bytes,
         .groups = kv_groups_of(&start->details->config).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,

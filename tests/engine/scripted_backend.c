@@ -277,6 +277,13 @@ static void scripted_copy_page(struct backend *backend, uint32_t from_page, uint
     atomic_fetch_add(&self->copies, 1);
 }
 
+static void *scripted_page(struct backend *backend, uint32_t page)
+{
+    struct scripted_backend *self = (struct scripted_backend *)backend;
+    CHECK(page > 0 && page < self->options.page_count);
+    return &self->slots[(size_t)page * self->options.page_size];
+}
+
 static void scripted_destroy(struct backend *backend)
 {
     struct scripted_backend *self = (struct scripted_backend *)backend;
@@ -299,6 +306,7 @@ static const struct backend_ops scripted_ops = {
     .forward = scripted_forward,
     .logits = scripted_get_logits,
     .copy_page = scripted_copy_page,
+    .page = scripted_page,
     .destroy = scripted_destroy,
 };
 
@@ -324,6 +332,7 @@ struct backend *scripted_backend_create(const struct scripted_options *options)
         .vocabulary = options->vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,
+        .page_bytes = options->page_size * sizeof(struct slot),
         .groups = self->options.groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,

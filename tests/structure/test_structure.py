@@ -39,6 +39,7 @@ OWNERS = {
     r"microhttpd\.h": "server/",
     r"pcre2.*\.h": "engine/text/",
     r"textshim\.h": "api/",
+    r"xxhash\.h": "base/",
     r"cblas\.h|openblas.*": "engine/model/",
     r"check\.h": "tests/",
     r"gnutls/.*": "server/",
