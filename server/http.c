@@ -1,8 +1,9 @@
 /*
  * The HTTP server's life and the library's callbacks: see http.h and http_internal.h.
  *
- * The library may hold 32 connections more than are served, so that those over the limit get an
- * honest 503 instead of waiting in the backlog. Timeouts are the watcher's; the library's are off.
+ * The library may hold 32 connections more than are served, so that those over the limit (when all
+ * are busy: an idle one gives way) get an honest 503 instead of waiting in the backlog. Timeouts
+ * are the watcher's; the library's are off.
  */
 #include "server/http_internal.h"
 
@@ -402,8 +403,9 @@ static enum status start_server(struct http_server *server, struct error *error)
         .tick = http_request_tick,
         .every = watch_progress,
     };
-    unsigned capacity = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
-    enum status status = watcher_create(capacity, &callbacks, &server->watcher, error);
+    unsigned limit = server->config.options->max_connections;
+    unsigned capacity = limit + OVERFLOW_CONNECTIONS;
+    enum status status = watcher_create(limit, capacity, &callbacks, &server->watcher, error);
     if (status == STATUS_OK) {
         MHD_set_panic_func(on_panic, NULL);
         server->daemon = start_daemon(server, fd);

@@ -153,7 +153,7 @@ void http_route(struct request *r)
     bool options = !strcmp(r->method, "OPTIONS");
     bool get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
     r->route = find_route(path);
-    if (watcher_connections(server->watcher) > server->config.options->max_connections) {
+    if (watcher_is_over_limit(server->watcher)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "too_many_connections",
                     "too many connections are open");
         r->error.retry_after_s = 1;

@@ -261,7 +261,8 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
     }
     plain(writer, "quire_http_connections", "gauge", "Open connections.", view->connections);
     plain(writer, "quire_http_connections_dropped_total", "counter",
-          "Connections closed for being idle, slow or stalled.", (double)view->dropped_connections);
+          "Connections closed for being idle, slow or stalled, or idle when others came.",
+          (double)view->dropped_connections);
     plain(writer, "quire_http_requests_in_flight", "gauge", "Requests not yet answered to the end.",
           view->requests_in_flight);
     plain(writer, "quire_text_queue_length", "gauge", "Requests waiting for the text thread.",

@@ -39,12 +39,13 @@ struct watcher {
     pthread_t thread;
     int epoll_fd;
     int event_fd;
-    unsigned capacity;
+    unsigned limit, capacity;
     /* under lock */
     pthread_mutex_t lock;
     struct watched *slots;
     uint32_t first_free; /* == capacity: none */
     unsigned connections;
+    unsigned closing; /* of them: dropped, and not yet removed */
     uint64_t dropped_count;
     bool closing_idle;
     bool stop;
@@ -78,6 +79,7 @@ static void drop(struct watcher *watcher, struct watched *slot, bool reset)
         return;
     slot->dropped = true;
     slot->deadline_ns = 0;
+    watcher->closing++;
     watcher->dropped_count++;
     if (reset) {
         struct linger linger = {.l_onoff = 1, .l_linger = 0};
@@ -86,6 +88,49 @@ static void drop(struct watcher *watcher, struct watched *slot, bool reset)
     shutdown(slot->fd, SHUT_RDWR);
     if (slot->request)
         watcher->callbacks.hangup(slot->request);
+}
+
+/* Bytes of the next request have come to an idle connection. */
+static bool note_head(struct watched *slot, uint64_t now_ns)
+{
+    if (!slot->head_begun && received_bytes(slot->fd) > slot->idle_bytes) {
+        slot->head_begun = true;
+        slot->deadline_ns = now_ns + (uint64_t)LIMIT_HEAD_SECONDS * SECOND_NS;
+    }
+    return slot->head_begun;
+}
+
+static bool is_over_limit(const struct watcher *watcher)
+{
+    return watcher->connections - watcher->closing > watcher->limit;
+}
+
+static bool is_silent(const struct watched *slot)
+{
+    return slot->fd >= 0 && !slot->dropped && !slot->request && slot->phase == WATCH_IDLE &&
+           !slot->head_begun;
+}
+
+/* Deadlines of silent connections are in the order in which they became idle; who hung up is first.
+   A request that has just come is found by the bytes the kernel has of it. */
+static void give_way(struct watcher *watcher, const struct watched *newest)
+{
+    uint64_t now_ns = clock_now_ns();
+    for (;;) {
+        struct watched *longest = NULL;
+        for (unsigned i = 0; i < watcher->capacity; i++) {
+            struct watched *slot = &watcher->slots[i];
+            if (slot != newest && is_silent(slot) &&
+                (!longest || slot->deadline_ns < longest->deadline_ns))
+                longest = slot;
+        }
+        if (!longest)
+            return;
+        if (!note_head(longest, now_ns)) {
+            drop(watcher, longest, false);
+            return;
+        }
+    }
 }
 
 static void note_hangup(struct watcher *watcher, struct watched *slot)
@@ -109,11 +154,8 @@ static void check_slot(struct watcher *watcher, struct watched *slot, uint64_t n
             drop(watcher, slot, true);
         return;
     }
-    if (slot->phase == WATCH_IDLE && !slot->head_begun && !slot->hung_up &&
-        received_bytes(slot->fd) > slot->idle_bytes) {
-        slot->head_begun = true;
-        slot->deadline_ns = now_ns + (uint64_t)LIMIT_HEAD_SECONDS * SECOND_NS;
-    }
+    if (slot->phase == WATCH_IDLE && !slot->hung_up)
+        note_head(slot, now_ns);
     if (slot->deadline_ns && now_ns >= slot->deadline_ns)
         drop(watcher, slot, slot->phase == WATCH_REPLY);
 }
@@ -191,14 +233,16 @@ static void free_watcher(struct watcher *watcher)
     free(watcher);
 }
 
-enum status watcher_create(unsigned capacity, const struct watcher_callbacks *callbacks,
-                           struct watcher **out, struct error *error)
+enum status watcher_create(unsigned limit, unsigned capacity,
+                           const struct watcher_callbacks *callbacks, struct watcher **out,
+                           struct error *error)
 {
     *out = NULL;
     struct watcher *watcher = calloc(1, sizeof *watcher);
     if (!watcher)
         return error_set(error, STATUS_IO, NULL, "out of memory");
     watcher->callbacks = *callbacks;
+    watcher->limit = limit;
     watcher->capacity = capacity;
     watcher->epoll_fd = watcher->event_fd = -1;
     pthread_mutex_init(&watcher->lock, NULL);
@@ -267,6 +311,8 @@ uint64_t watcher_add(struct watcher *watcher, int fd)
         slot->idle_bytes = 0;
         if (watcher->connections++ == 0)
             nudge(watcher);
+        if (is_over_limit(watcher))
+            give_way(watcher, slot);
     }
     pthread_mutex_unlock(&watcher->lock);
     return id;
@@ -279,6 +325,7 @@ void watcher_remove(struct watcher *watcher, uint64_t id)
     if (slot) {
         CHECK(!slot->request);
         epoll_ctl(watcher->epoll_fd, EPOLL_CTL_DEL, slot->fd, NULL);
+        watcher->closing -= slot->dropped;
         slot->fd = -1;
         slot->next_free = watcher->first_free;
         watcher->first_free = (uint32_t)(slot - watcher->slots);
@@ -345,7 +392,7 @@ void watcher_close_idle(struct watcher *watcher)
     watcher->closing_idle = true;
     for (unsigned i = 0; i < watcher->capacity; i++) {
         struct watched *slot = &watcher->slots[i];
-        if (slot->fd >= 0 && slot->phase == WATCH_IDLE && !slot->head_begun)
+        if (is_silent(slot))
             drop(watcher, slot, false);
     }
     pthread_mutex_unlock(&watcher->lock);
@@ -367,6 +414,14 @@ unsigned watcher_connections(struct watcher *watcher)
     unsigned count = watcher->connections;
     pthread_mutex_unlock(&watcher->lock);
     return count;
+}
+
+bool watcher_is_over_limit(struct watcher *watcher)
+{
+    pthread_mutex_lock(&watcher->lock);
+    bool over = is_over_limit(watcher);
+    pthread_mutex_unlock(&watcher->lock);
+    return over;
 }
 
 uint64_t watcher_dropped(struct watcher *watcher)

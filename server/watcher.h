@@ -9,6 +9,10 @@
  * A half-closed client (it shut down its sending side) cannot be told from one that left: it counts
  * as gone.
  *
+ * Connections that say nothing keep nobody out: when more than `limit` are open, the one that has
+ * been idle longest gives way to the new one, as it would at its deadline. Only when all are busy
+ * is a new one over the limit.
+ *
  * Connections are named by 64-bit ids, never by pointers: an event that comes late finds no one.
  * add and remove are called on the library's threads while the socket is open. The callbacks run on
  * the watcher's thread under its lock: they must be short and must not call the watcher.
@@ -41,8 +45,10 @@ struct watcher_callbacks {
     void (*every)(void *arg, uint64_t now_ns);
 };
 
-enum status watcher_create(unsigned capacity, const struct watcher_callbacks *callbacks,
-                           struct watcher **out, struct error *error);
+/* Up to `capacity` connections are watched, of which `limit` are served. */
+enum status watcher_create(unsigned limit, unsigned capacity,
+                           const struct watcher_callbacks *callbacks, struct watcher **out,
+                           struct error *error);
 void watcher_destroy(struct watcher *watcher); /* no connections may be left */
 
 /* The id, in WATCH_IDLE; 0 when `capacity` connections are watched already. */
@@ -66,6 +72,9 @@ void watcher_close_idle(struct watcher *watcher);
 void watcher_drop_all(struct watcher *watcher);
 
 unsigned watcher_connections(struct watcher *watcher);
-uint64_t watcher_dropped(struct watcher *watcher); /* connections that ran into a deadline */
+/* Are there more connections than the limit, those not counted that are being closed? */
+bool watcher_is_over_limit(struct watcher *watcher);
+/* Connections that ran into a deadline or gave way. */
+uint64_t watcher_dropped(struct watcher *watcher);
 
 #endif

@@ -187,7 +187,9 @@ class Stream:
 
 
 class Server:
-    def __init__(self, *options, model=None, program=BINARY, key=None, environment=None, ready=True):
+    def __init__(self, *options, model=None, program=BINARY, key=None, environment=None, ready=True,
+                 launcher=None):
+        """`launcher` makes of the command the one that is run in its place; it must become the server."""
         self.headers = {"Content-Type": "application/json"}
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
@@ -198,7 +200,8 @@ class Server:
             if name not in options:
                 command += [name, value]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-        self.process = subprocess.Popen([*command, *map(str, options)], stdin=subprocess.DEVNULL,
+        command += map(str, options)
+        self.process = subprocess.Popen(launcher(command) if launcher else command, stdin=subprocess.DEVNULL,
                                         stdout=self.log_file, stderr=self.log_file,
                                         env={**clean, **(environment or {})})
         self.port = self.baseline = None

@@ -570,12 +570,25 @@ def test_a_client_that_reads_nothing_is_dropped():
 
 @pytest.mark.sanitizer
 def test_connection_limit():
-    """More connections than allowed: an honest 503 at once, and again served when there is room."""
+    """More connections than allowed: the one that was idle longest gives way; when all are busy an honest 503 at
+    once, and again served when there is room."""
     with harness.started("--max-connections", "8", model=harness.tiny()) as server:
         harness.wait_until(lambda: server.connections() == 0, what="the harness's own connections closed")
         many = [Raw(server) for _ in range(8)]
         for raw in many:
             assert raw.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").answer()[0] == 200
+        many[0].send(HEAD + b"Content-Length: 50\r\n\r\n{")
+        with Raw(server) as late:
+            assert late.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").answer()[0] == 200
+            harness.wait_until(lambda: closed(many[1].socket), 5, "the longest idle one closed")
+            assert not any(closed(raw.socket) for raw in [many[0], *many[2:], late])
+        many[1].__exit__()
+        harness.wait_until(lambda: server.connections() == 7, 5, "both closed")
+        many[1] = Raw(server)
+        for raw in many[1:]:
+            raw.send(HEAD + b"Content-Length: 50\r\n\r\n{")
+        harness.wait_until(lambda: server.connections() == 8, 5, "eight busy ones")
+        time.sleep(0.3)  # until their heads are read
         status, headers, body = ask(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, json.loads(body)["error"]["code"]) == (503, "too_many_connections")
         assert headers["retry-after"] and headers["connection"].lower() == "close"

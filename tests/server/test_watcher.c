@@ -46,7 +46,7 @@ static void setup(void)
 {
     struct error error;
     struct watcher_callbacks callbacks = {&every_count, on_hangup, on_tick, on_every};
-    ck_assert_int_eq(watcher_create(4, &callbacks, &watcher, &error), STATUS_OK);
+    ck_assert_int_eq(watcher_create(3, 4, &callbacks, &watcher, &error), STATUS_OK);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     address =
         (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -162,6 +162,42 @@ START_TEST(test_full)
 }
 END_TEST
 
+/* Over the limit of three the one that has been idle longest gives way: not who has a request, and
+   not who has just sent one that nobody has read yet. */
+START_TEST(test_idle_gives_way)
+{
+    int clients[5], servers[5];
+    uint64_t ids[5];
+    for (int i = 0; i < 3; i++) {
+        connect_pair(&clients[i], &servers[i]);
+        ids[i] = watcher_add(watcher, servers[i]);
+    }
+    watcher_phase(watcher, ids[0], WATCH_BODY, 0);
+    ck_assert_int_eq(send(clients[1], "GET", 3, 0), 3);
+    ck_assert(!watcher_is_over_limit(watcher));
+    connect_pair(&clients[3], &servers[3]);
+    ids[3] = watcher_add(watcher, servers[3]);
+    ck_assert(closes(clients[2], 1000));
+    ck_assert(!watcher_is_over_limit(watcher)); /* though it is still there */
+    ck_assert_uint_eq(watcher_connections(watcher), 4);
+    watcher_remove(watcher, ids[2]);
+    ck_assert(!watcher_is_over_limit(watcher));
+
+    watcher_phase(watcher, ids[3], WATCH_BODY, 0);
+    connect_pair(&clients[4], &servers[4]);
+    ids[4] = watcher_add(watcher, servers[4]);
+    ck_assert(watcher_is_over_limit(watcher)); /* all are busy */
+    for (int i = 0; i < 5; i++) {
+        ck_assert(i == 2 || !closes(clients[i], 20));
+        watcher_remove(watcher, ids[i]);
+        close(clients[i]);
+        close(servers[i]);
+    }
+    ck_assert_uint_eq(watcher_connections(watcher), 0);
+    ck_assert(!watcher_is_over_limit(watcher));
+}
+END_TEST
+
 START_TEST(test_deadlines_and_drops)
 {
     int client, server;
@@ -224,6 +260,7 @@ int main(void)
     tcase_add_test(tests, test_hangup_reaches_its_request);
     tcase_add_test(tests, test_nobody_is_told_after_detach_or_remove);
     tcase_add_test(tests, test_full);
+    tcase_add_test(tests, test_idle_gives_way);
     tcase_add_test(tests, test_deadlines_and_drops);
     tcase_add_test(tests, test_close_idle);
     suite_add_tcase(suite, tests);

@@ -1,0 +1,24 @@
+"""The promise of --memory under everything clients do at once: soak.py, shortly here, ten minutes a budget in
+./test full. In a memory cgroup of exactly the budget where this machine gives one."""
+
+import pytest
+
+import harness
+import soak
+
+MIB = 2**20
+SECONDS = 600 if harness.FULL else 20
+FULL_ONLY = pytest.mark.long
+
+
+@pytest.mark.skipif(harness.sanitized(), reason="sanitizers need memory of their own")
+@pytest.mark.parametrize("memory", [200, pytest.param(400, marks=FULL_ONLY), pytest.param(2048, marks=FULL_ONLY)])
+def test_64_clients_and_1000_idle_connections_stay_within_the_budget(memory):
+    report = soak.soak(memory * MIB, SECONDS)
+    print(report)
+    assert not report.problems, str(report)
+    assert report.peaks["VmHWM"] > 93 * MIB, "at least the weights"
+    assert report.counts["idle connections at once"] > 900
+    # Most of the 64 wait at 200 MiB, but many kinds have had their turn even on a slow machine.
+    kinds = ["stream", "answer", "chat", "wrong", "hung up in the body", "hung up in the answer"]
+    assert sum(report.counts[kind] > 0 for kind in kinds) >= 4, str(report)
