@@ -8,6 +8,7 @@
 #include "api/chat_template.h"
 
 #include "api/chat_shape.h"
+#include "base/bytes.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "textshim.h"
@@ -107,6 +108,11 @@ const struct chat_shape *chat_template_shape(const struct chat_template *chat_te
     return &chat_template->shape;
 }
 
+bool chat_template_wants_parts(const struct chat_template *chat_template)
+{
+    return chat_template->shape.parts;
+}
+
 uint64_t chat_template_context_bytes(uint64_t values)
 {
     return values * VALUE_BYTES;
@@ -156,7 +162,7 @@ enum status chat_template_render(const struct chat_template *chat_template,
                                  const char *context_json, size_t context_length,
                                  struct buffer *out, struct error *error)
 {
-    char message[900] = "";
+    char message[900] = "", kept[24];
     size_t limit = 4 * context_length + (64u << 10);
     int result =
         textshim_template_render(chat_template->shim, context_json, context_length, limit,
@@ -174,8 +180,9 @@ enum status chat_template_render(const struct chat_template *chat_template,
                               message);
     case TEXTSHIM_LIMIT:
         return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
-                              "The model's chat template takes too long over these messages: %s",
-                              message);
+                              "The model's chat template takes too long over these messages, or "
+                              "more than the %s that --memory leaves for it: %s",
+                              bytes_format(chat_template->memory_bytes, kept), message);
     default:
         log_error("chat_template_failed", "%s", message);
         return error_set(error, STATUS_INTERNAL, NULL, "The chat template engine failed.");

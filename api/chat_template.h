@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -37,6 +38,8 @@ uint64_t chat_template_memory_peak(void);
 
 /* In which shape it wants messages; lives as long as the template. */
 const struct chat_shape *chat_template_shape(const struct chat_template *chat_template);
+/* Of it: content must be a list of parts, {"type":"text","text":…}; a string it would not print. */
+bool chat_template_wants_parts(const struct chat_template *chat_template);
 
 /* context_json: an object with messages, tools, add_generation_prompt and any template arguments.
    The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. */

@@ -50,9 +50,11 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
     struct buffer json;
     buffer_init(&json, 0);
     buffer_append_text(&json, "{\"add_generation_prompt\":true,\"tools\":null,\"documents\":null,"
-                              "\"messages\":[{\"role\":\"user\",\"content\":\"");
+                              "\"messages\":[{\"role\":\"user\",\"content\":");
+    bool parts = chat_template_wants_parts(runtime->chat_template);
+    buffer_append_text(&json, parts ? "[{\"type\":\"text\",\"text\":\"" : "\"");
     bool guarded = control_guard_write(&guard, prompt, strlen(prompt), false, &json);
-    buffer_append_text(&json, "\"}]}");
+    buffer_append_text(&json, parts ? "\"}]}]}" : "\"}]}");
     if (!guarded)
         status = error_set(error, STATUS_INVALID, "prompt",
                            "the prompt holds a control token that cannot be told from text");

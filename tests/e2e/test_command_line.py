@@ -122,6 +122,16 @@ def test_run_with_a_seed_and_with_chat(server):
     assert done.stdout.decode().removesuffix("\n") == chat["choices"][0]["message"]["content"]
 
 
+def test_run_chat_with_a_template_that_reads_parts(tmp_path):
+    """A string as content it would not print; the server and run find out the same way."""
+    path = tmp_path / "parts.jinja"
+    path.write_text("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}")
+    plain = run_quire("run", "-m", harness.MODEL, "-n", 8, harness.PROBE["prompt"])
+    chat = run_quire("run", "-m", harness.MODEL, "-n", 8, "--chat", "--chat-template", path, harness.PROBE["prompt"])
+    assert chat.returncode == 0, chat.stderr
+    assert chat.stdout == plain.stdout and len(plain.stdout) > 10
+
+
 def test_inspect_agrees_with_another_reader():
     reader = gguf.GGUFReader(harness.MODEL)
     done = run_quire("inspect", harness.MODEL)

@@ -2,7 +2,10 @@
 //! values that a request's JSON becomes; what they take follows from the request, and the caller counts it. The
 //! other is of templates, compiled and running: what bounds it is their fuel, and the ledger shows that it does.
 //!
-//! Nothing is refused here: Rust code cannot go on without the memory it asks for.
+//! Nothing is refused here: Rust code cannot go on without the memory it asks for, the process would be aborted.
+//! So that no request brings it there, what may be asked for is bounded before: contexts are charged by their
+//! values' number and refused when there is no room, templates get as much fuel as their memory can stand, and
+//! what is large is weighed before it is made (`python::weigh`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
