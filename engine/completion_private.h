@@ -20,6 +20,16 @@ enum choice_state {
     CHOICE_FINISHED,
 };
 
+#define SWAP_NONE UINT32_MAX
+
+/* What a choice that gave way has in the swap file (engine/page_swap.h). */
+struct swap_image {
+    uint32_t slot_count; /* 0: nothing */
+    uint32_t first_slot;
+    uint32_t computed; /* positions whose keys and values it restores … */
+    uint32_t kept;     /* … together with so many pages at the beginning that are to be found */
+};
+
 struct completion_choice {
     /* fixed after create */
     uint32_t *history;               /* [prompt_count + max_tokens] prompt, then generated */
@@ -36,6 +46,7 @@ struct completion_choice {
     uint32_t charged;            /* positions that its tenant was charged for */
     uint32_t forced_preemptions; /* by the test hook */
     uint64_t last_token_ns;
+    struct swap_image image; /* while it waits, leaves or returns */
 };
 
 struct completion {

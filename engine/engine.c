@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "engine/engine_metrics.h"
 #include "engine/intake.h"
+#include "engine/page_swap.h"
 #include "engine/scheduler.h"
 #include "engine/step_pacer.h"
 
@@ -35,6 +36,7 @@ struct engine {
     pthread_t thread;
     /* engine thread only */
     struct pager *pager;
+    struct page_swap *swap; /* NULL: none */
     struct scheduler *scheduler;
     struct step_pacer pacer;
     uint32_t swept_epoch;
@@ -115,6 +117,8 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     bytes += logits_bytes(options, backend->logits_rows_max);
     bytes += workspace_bytes_for(options) * workers_count(options->workers);
     bytes += scratch_bytes(options);
+    if (options->swap_dir)
+        bytes += page_swap_memory_bytes(options->swap_bytes, backend->page_bytes);
     /* The allocator's own: a page and a header for each of the nine allocations above. */
     return bytes + 9 * (4096 + 64);
 }
@@ -288,8 +292,12 @@ static void step(struct engine *engine)
     uint32_t decoding = scheduler_decoding_count(engine->scheduler);
     if (decoding > engine->options.max_batch_tokens)
         decoding = engine->options.max_batch_tokens;
+    if (engine->swap)
+        page_swap_note_row_ns(engine->swap, engine->pacer.prompt_row_ns);
     const struct schedule *schedule = scheduler_next(
         engine->scheduler, step_pacer_prompt_rows(&engine->pacer, decoding), start_ns);
+    if (engine->swap)
+        start_ns = clock_now_ns();         /* moving pages says nothing of rows */
     CHECK(schedule->batch.row_count >= 1); /* whoever is here makes progress */
     publish_counts(engine);
     atomic_store(&engine->metrics.phase_rows, (int64_t)schedule->batch.row_count);
@@ -383,7 +391,20 @@ static enum status create_parts(struct engine *engine, struct error *error)
     if (status)
         return status;
     struct scheduler_options scheduler = scheduler_options_for(&engine->options);
+    if (engine->options.swap_dir) {
+        struct page_swap_options swap = {
+            .backend = engine->options.backend,
+            .directory = engine->options.swap_dir,
+            .bytes = engine->options.swap_bytes,
+            .always = engine->options.test_swap,
+            .metrics = &engine->metrics,
+        };
+        status = page_swap_create(&swap, &engine->swap, error);
+        if (status)
+            return status;
+    }
     scheduler.pager = engine->pager;
+    scheduler.swap = engine->swap;
     scheduler.end_tokens = engine->end_tokens;
     scheduler.metrics = &engine->metrics;
     status = scheduler_create(&scheduler, &engine->scheduler, error);
@@ -416,6 +437,7 @@ static enum status start_thread(struct engine *engine, struct error *error)
 static void free_parts(struct engine *engine)
 {
     scheduler_destroy(engine->scheduler);
+    page_swap_destroy(engine->swap);
     pager_destroy(engine->pager);
     free(engine->scratch);
     free(engine->intake.tenants);

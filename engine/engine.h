@@ -32,8 +32,11 @@ struct engine_options {
     uint32_t end_token_count;
     uint32_t step_target_ms; /* prompt chunks shrink to keep a step under this; 0: never */
     bool prefix_cache;
+    const char *swap_dir;        /* where who gives way may be kept (page_swap.h); NULL: nowhere */
+    uint64_t swap_bytes;         /* of that file at most */
     bool check_every_step;       /* tests: pager_check after each step */
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
+    bool test_swap;              /* tests: whatever is preempted is swapped */
 };
 
 /* What the engine thread is at. */
@@ -71,6 +74,11 @@ struct engine_metrics {
     atomic_int phase;                         /* enum engine_phase */
     metric_gauge phase_rows, phase_sequences; /* of the step */
     metric_counter cache_resets;
+    metric_counter swap_outs, swap_ins;           /* choices that left and came back */
+    metric_counter swap_out_bytes, swap_in_bytes; /* written and read */
+    metric_counter swap_errors;                   /* failed writes and reads, wrong checksums */
+    metric_counter swap_fallbacks; /* choices computed again although swapping was cheaper */
+    metric_gauge swap_limit_bytes, swap_used_bytes;
 };
 
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */

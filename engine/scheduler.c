@@ -196,22 +196,27 @@ static void unseat(struct scheduler *s, struct sequence *sequence)
         CHECK(at > 0);
     s->running_count--;
     memmove(&s->order[at], &s->order[at + 1], (s->running_count - at) * sizeof *s->order);
-    if (sequence->state == SEQUENCE_PROMPT)
+    if (scheduler_has_prompt(sequence))
         scheduler_leave_prompt(s, sequence->completion);
     sequence_clear(sequence, s->options.pager);
     sequence->next_free = s->free_list;
     s->free_list = sequence;
 }
 
-void scheduler_send_back(struct scheduler *s, struct sequence *sequence)
+void scheduler_send_followers_back(struct scheduler *s, struct sequence *leader)
 {
     for (uint32_t i = s->running_count; i-- > 0;) {
         struct sequence *follower = s->order[i];
-        if (follower->leader != sequence)
+        if (follower->leader != leader)
             continue;
         scheduler_start_waiting(s, follower->completion, follower->choice);
         unseat(s, follower);
     }
+}
+
+void scheduler_send_back(struct scheduler *s, struct sequence *sequence)
+{
+    scheduler_send_followers_back(s, sequence);
     scheduler_start_waiting(s, sequence->completion, sequence->choice);
     unseat(s, sequence);
 }
@@ -242,6 +247,7 @@ static void finish_choice(struct scheduler *s, struct completion *completion, ui
 {
     struct engine_metrics *metrics = s->options.metrics;
     completion->choices[choice].state = CHOICE_FINISHED;
+    scheduler_drop_image(s, completion, choice);
     completion_finish(completion, choice, reason);
     metric_add(&metrics->finished[reason], 1);
     metric_add(&metrics->progress, 1);
@@ -410,7 +416,7 @@ static const char *check_tables(const struct scheduler *s, const struct sequence
             return "a table is too short";
         if (table->first > page_groups_first(groups, g, s->page_size, sequence->computed))
             return "a page was given back that is still seen";
-        if (held > most || (sequence->state == SEQUENCE_PROMPT && held < most))
+        if (held > most || (scheduler_has_prompt(sequence) && held < most))
             return "a sequence has not the pages it needs, or more";
     }
     return NULL;
@@ -426,11 +432,14 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
         return "a sequence has lost count of its tokens";
     if (sequence->state == SEQUENCE_FOLLOWING)
         return sequence_has_pages(sequence) || !sequence->leader ||
-                       sequence->leader->state != SEQUENCE_PROMPT
+                       (sequence->leader->state != SEQUENCE_PROMPT &&
+                        sequence->leader->state != SEQUENCE_RETURNING)
                    ? "a follower has pages or no leader"
                    : NULL;
     if (sequence->computed >= sequence->token_count)
         return "a sequence has nothing to compute";
+    if (sequence->state == SEQUENCE_LEAVING)
+        return sequence_has_pages(sequence) ? NULL : "it left, and is still there";
     if (sequence->state == SEQUENCE_DECODING && sequence->computed + 1 != sequence->token_count)
         return "a decoding sequence is behind";
     return check_tables(s, sequence);
@@ -462,6 +471,8 @@ bool scheduler_check(const struct scheduler *s, uint32_t *scratch, struct error 
             s->tables[i * s->group_count + g] = &s->order[i]->tables[g];
         trouble = check_sequence(s, s->order[i]);
     }
+    if (!trouble)
+        trouble = scheduler_check_swap(s);
     if (trouble) {
         error_set(error, STATUS_INTERNAL, NULL, "%s", trouble);
         return false;

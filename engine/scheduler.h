@@ -23,8 +23,9 @@
  * over. So a half-computed prompt does not wait for pages; it takes more only where pages that its
  * window leaves stay with others.
  * - No page for the next token: somebody gives way (scheduler_victim.c says who), is put back into
- * the waiting list and is recomputed later. Never the first in rank (level, then age): alone it
- * always fits. So somebody always ends.
+ * the waiting list and is recomputed later, or brought back from the swap file where that is
+ * cheaper (scheduler_swap.c). Never the first in rank (level, then age): alone it always fits. So
+ * somebody always ends.
  * - What waits and is first may also take a place and pages from those who are less urgent, and
  * from a tenant that holds more than its part of them, as far as its own tenant's part goes.
  * - Preempted twice, a choice is not preempted again: it comes back only when all it may ever need
@@ -45,9 +46,11 @@
 #include <stdint.h>
 
 struct scheduler;
+struct page_swap;
 
 struct scheduler_options {
     struct pager *pager;        /* borrowed */
+    struct page_swap *swap;     /* borrowed; NULL: who gives way is always computed again */
     uint32_t max_sequences;     /* places */
     uint32_t max_batch_tokens;  /* rows per step */
     uint32_t max_length;        /* tokens of a sequence; its pages fit the pool */

@@ -1,7 +1,8 @@
 /*
  * The scheduler from inside: shared by scheduler.c (who has a place, how things end),
- * scheduler_queue.c (who waits, whose turn it is), scheduler_victim.c (who gives way) and
- * scheduler_step.c (what the next step does, and what comes of it). Nobody else includes this.
+ * scheduler_queue.c (who waits, whose turn it is), scheduler_victim.c (who gives way),
+ * scheduler_swap.c (which way, and how it comes back) and scheduler_step.c (what the next step
+ * does, and what comes of it). Nobody else includes this.
  *
  * `order` holds everyone that has a place, in order of rank (scheduler_ranks_before); each tenant's
  * waiting list is in the order in which it wants to be served. Places, arrays and page tables are
@@ -10,6 +11,7 @@
 #ifndef QUIRE_ENGINE_SCHEDULER_PRIVATE_H
 #define QUIRE_ENGINE_SCHEDULER_PRIVATE_H
 
+#include "engine/page_swap.h"
 #include "engine/scheduler.h"
 
 /* Having given way so often, a choice is not made to give way again (see scheduler.h). */
@@ -25,7 +27,7 @@ struct schedule_entry {
 struct tenant {
     struct completion *waiting_first, *waiting_last;
     uint32_t waiting_count; /* completions */
-    uint32_t prompt_count;  /* sequences in SEQUENCE_PROMPT */
+    uint32_t prompt_count;  /* sequences that scheduler_has_prompt */
     uint64_t served; /* tokens it was served, and what it was lifted: see scheduler_queue.c */
     uint64_t tokens; /* tokens it was served, ever */
     uint64_t dequeued, dequeued_tokens; /* completions that left the queue, ever; their prompts */
@@ -95,6 +97,7 @@ struct sequence *scheduler_seat(struct scheduler *scheduler, struct completion *
 
 /* From its place back to the waiting list; who follows it goes along. */
 void scheduler_send_back(struct scheduler *scheduler, struct sequence *sequence);
+void scheduler_send_followers_back(struct scheduler *scheduler, struct sequence *leader);
 
 /* From its place to its end. */
 void scheduler_end(struct scheduler *scheduler, struct sequence *sequence,
@@ -108,6 +111,13 @@ void scheduler_leave_queue(struct scheduler *scheduler, struct completion *compl
 void scheduler_mark_dirty(struct scheduler *scheduler, struct completion *completion);
 
 void scheduler_update_gauges(struct scheduler *scheduler);
+
+/* Has it, or will it have, a prompt to compute? */
+static inline bool scheduler_has_prompt(const struct sequence *sequence)
+{
+    return sequence->state == SEQUENCE_PROMPT || sequence->state == SEQUENCE_LEAVING ||
+           sequence->state == SEQUENCE_RETURNING;
+}
 
 static inline double scheduler_seconds(uint64_t from_ns, uint64_t to_ns)
 {
@@ -143,6 +153,37 @@ uint32_t scheduler_planned_rows(const struct scheduler *scheduler, const struct 
 
 /* The waiting lists and counts are sound; NULL or what is wrong. */
 const char *scheduler_check_queue(const struct scheduler *scheduler);
+
+/* ---- scheduler_swap.c: see there; without options.swap nothing leaves or returns ---- */
+
+/* What giving way would cost a sequence, the cheaper way: nanoseconds, without swap file rows. */
+uint64_t scheduler_cost(const struct scheduler *scheduler, const struct sequence *sequence,
+                        bool *swapped);
+
+/* That way: it is LEAVING, or back in the waiting list. Who follows it is back in any case. */
+void scheduler_give_way(struct scheduler *scheduler, struct sequence *victim);
+
+/* Does a waiting choice come back with its image? Then that is its origin, which says what can be
+   found (nothing, if there is no free place). An image that is of no use is dropped. */
+bool scheduler_use_image(struct scheduler *scheduler, struct completion *completion,
+                         uint32_t choice, struct sequence_origin *origin);
+
+/* Having been started from its image (sequence_start), it has to be read. */
+void scheduler_return(struct scheduler *scheduler, struct sequence *sequence);
+
+bool scheduler_is_leaving(const struct scheduler *scheduler);
+/* One page of whoever leaves is written; false: nobody leaves. */
+bool scheduler_leave_page(struct scheduler *scheduler);
+/* The pages of a step are written or read. At its beginning, before anything is planned. */
+void scheduler_move_pages(struct scheduler *scheduler);
+/* All that are left; false: nobody left or returned. Nothing may be planned. */
+bool scheduler_move_all(struct scheduler *scheduler);
+
+void scheduler_drop_image(struct scheduler *scheduler, struct completion *completion,
+                          uint32_t choice);
+
+/* Images and slots agree; NULL or what is wrong. */
+const char *scheduler_check_swap(const struct scheduler *scheduler);
 
 /* ---- scheduler_victim.c ---- */
 

@@ -239,7 +239,7 @@ const char *scheduler_check_queue(const struct scheduler *s)
         uint32_t prompts = 0;
         for (uint32_t i = 0; i < s->running_count; i++)
             prompts += scheduler_tenant(s, s->order[i]->completion) == tenant &&
-                       s->order[i]->state == SEQUENCE_PROMPT;
+                       scheduler_has_prompt(s->order[i]);
         if (prompts != tenant->prompt_count)
             return "a tenant has lost count of its prompts";
     }

@@ -1,7 +1,8 @@
 /*
  * See scheduler.h: what the next step does, and what becomes of its tokens.
  *
- *     scheduler_next    whose turn it is to decode → pages for them (others give way) → their rows
+ *     scheduler_next    pages to the swap file and back → whose turn it is to decode → pages for
+ *                       them (others give way) → their rows
  *                       → rows for prompts, whoever is next: those who wait are admitted
  *     scheduler_commit  computed counts and published pages → followers take over → tokens and ends
  */
@@ -34,7 +35,7 @@ static void preempt_for_test(struct scheduler *s)
         return;
     victim->completion->choices[victim->choice].forced_preemptions++;
     metric_add(&s->options.metrics->preemptions, 1);
-    scheduler_send_back(s, victim);
+    scheduler_give_way(s, victim);
 }
 
 /* ---- admission ---- */
@@ -74,9 +75,9 @@ static bool prefix_is_coming(const struct scheduler *s, const struct completion 
 
 /* What admitting a waiting choice takes. */
 struct need {
-    struct pager_match match; /* pages that are there already */
-    uint64_t own;             /* pages that it will hold at first */
-    uint64_t missing;         /* pages that are not free, of those it takes and those to be left */
+    struct sequence_origin origin;
+    uint64_t own;     /* pages that it will hold at first */
+    uint64_t missing; /* pages that are not free, of those it takes and those to be left */
 };
 
 /* A choice is admitted with all pages for the tokens it has. Those that each that runs takes next
@@ -89,10 +90,10 @@ static uint64_t pages_missing(const struct scheduler *s, const struct completion
     uint32_t rows = s->options.max_batch_tokens;
     bool careful =
         completion->choices[choice].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s);
-    need->own = sequence_need(pager, token_count, rows, &need->match);
+    need->own = sequence_need(pager, token_count, rows, &need->origin);
     uint64_t wanted = careful
-                          ? sequence_full_need(pager, completion->token_limit, rows, &need->match)
-                          : need->own - need->match.held_count;
+                          ? sequence_full_need(pager, completion->token_limit, rows, &need->origin)
+                          : need->own - need->origin.match.held_count;
     for (uint32_t i = 0; i < s->running_count; i++)
         wanted += careful ? sequence_growth(s->order[i], pager, rows)
                           : sequence_next_growth(s->order[i], pager);
@@ -102,18 +103,20 @@ static uint64_t pages_missing(const struct scheduler *s, const struct completion
 
 /* What the first waiting choice of the completion needs. False: it waits for a prefix that is being
    computed. Pages that match are in the free place's table, if there is one. */
-static bool find_need(struct scheduler *s, const struct completion *completion, struct need *need)
+static bool find_need(struct scheduler *s, struct completion *completion, struct need *need)
 {
     uint32_t choice = first_waiting_choice(completion);
     const uint32_t *tokens = completion->choices[choice].history;
     uint32_t token_count = completion->prompt_count + completion_generated(completion, choice);
-    *need = (struct need){.match = {0}};
-    if (s->free_list && uses_cache(s, completion)) {
+    struct pager_match match = {0};
+    if (s->free_list && uses_cache(s, completion))
         pager_find(s->options.pager, tokens, token_count, completion->cache_salt,
-                   s->free_list->tables[0].pages, s->table_capacity, &need->match);
-        if (prefix_is_coming(s, completion, tokens, token_count, need->match.page_count))
-            return false;
-    }
+                   s->free_list->tables[0].pages, s->table_capacity, &match);
+    *need = (struct need){.origin = sequence_origin(s->options.pager, &match)};
+    scheduler_use_image(s, completion, choice, &need->origin);
+    if (s->free_list && uses_cache(s, completion) &&
+        prefix_is_coming(s, completion, tokens, token_count, need->origin.computed / s->page_size))
+        return false;
     need->missing = pages_missing(s, completion, choice, token_count, need);
     return true;
 }
@@ -126,7 +129,7 @@ static void seat_followers(struct scheduler *s, struct sequence *leader)
     for (uint32_t i = leader->choice + 1; i < completion->choice_count && s->free_list; i++) {
         if (completion->choices[i].state != CHOICE_WAITING || completion_generated(completion, i))
             continue;
-        struct need need = {.match = {0}};
+        struct need need = {.own = 0};
         bool careful =
             completion->choices[i].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s);
         if (careful && pages_missing(s, completion, i, completion->prompt_count, &need) > 0)
@@ -158,7 +161,9 @@ static struct sequence *admit(struct scheduler *s, struct completion *completion
 {
     uint32_t choice = first_waiting_choice(completion);
     struct sequence *sequence = scheduler_seat(s, completion, choice);
-    sequence_start(sequence, s->options.pager, s->options.max_batch_tokens, &need->match);
+    sequence_start(sequence, s->options.pager, s->options.max_batch_tokens, &need->origin);
+    if (sequence->state == SEQUENCE_RETURNING)
+        scheduler_return(s, sequence);
     note_admission(s, completion, sequence->computed, now_ns);
     if (sequence->token_count == completion->prompt_count)
         seat_followers(s, sequence);
@@ -180,8 +185,11 @@ static struct sequence *next_prompt(struct scheduler *s, uint32_t *row_limit, ui
             turn.tenant->blocked_step = s->step;
         else if (!s->free_list || need.missing > 0)
             s->blocked_step = s->step;
-        else
-            return admit(s, turn.waiting, &need, now_ns);
+        else {
+            struct sequence *sequence = admit(s, turn.waiting, &need, now_ns);
+            if (sequence->state == SEQUENCE_PROMPT)
+                return sequence; /* else it has no rows yet: whoever is next */
+        }
     }
     return NULL;
 }
@@ -192,6 +200,8 @@ static void reclaim_room(struct scheduler *s)
 {
     struct scheduler_turn turn;
     struct need need;
+    if (scheduler_is_leaving(s))
+        return; /* there may be room soon */
     if (s->blocked_step + 1 != s->step || !scheduler_pick(s, &turn) || !turn.waiting ||
         !scheduler_has_lesser(s, turn.waiting) || !find_need(s, turn.waiting, &need))
         return;
@@ -404,6 +414,16 @@ static void fill_batch(struct scheduler *s)
     CHECK(batch->row_count <= s->options.max_batch_tokens);
 }
 
+static void plan(struct scheduler *s, uint32_t prompt_row_limit, uint64_t now_ns)
+{
+    plan_decoding(s, decode_quota(s, now_ns));
+    /* Whose turn it was may all have given way; then it is somebody else's turn. */
+    while (s->entry_count == 0 && scheduler_decoding_count(s) > 0 && !has_running_prompt(s))
+        plan_decoding(s, s->options.max_batch_tokens);
+    uint32_t rows = s->options.max_batch_tokens - s->schedule.decode_row_count;
+    plan_prompts(s, rows < prompt_row_limit ? rows : prompt_row_limit, now_ns);
+}
+
 const struct schedule *scheduler_next(struct scheduler *s, uint32_t prompt_row_limit,
                                       uint64_t now_ns)
 {
@@ -415,15 +435,17 @@ const struct schedule *scheduler_next(struct scheduler *s, uint32_t prompt_row_l
     schedule->batch.logits_row_count = 0;
     schedule->decode_row_count = schedule->prompt_row_count = 0;
     schedule->copy_count = schedule->sample_count = 0;
+    scheduler_move_pages(s);
     if (s->options.test_preempt_every && s->step % s->options.test_preempt_every == 0)
         preempt_for_test(s);
     reclaim_room(s);
-    plan_decoding(s, decode_quota(s, now_ns));
-    /* Whose turn it was may all have given way; then it is somebody else's turn. */
-    while (s->entry_count == 0 && scheduler_decoding_count(s) > 0 && !has_running_prompt(s))
-        plan_decoding(s, s->options.max_batch_tokens);
-    uint32_t rows = s->options.max_batch_tokens - schedule->decode_row_count;
-    plan_prompts(s, rows < prompt_row_limit ? rows : prompt_row_limit, now_ns);
+    plan(s, prompt_row_limit, now_ns);
+    /* All are on their way to the swap file or back: nobody is held up by moving the rest. */
+    while (s->entry_count == 0 && scheduler_move_all(s)) {
+        CHECK(schedule->copy_count == 0);
+        s->blocked_step = 0;
+        plan(s, prompt_row_limit, now_ns);
+    }
     fill_batch(s);
     scheduler_update_gauges(s);
     return schedule;

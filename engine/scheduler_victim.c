@@ -6,8 +6,9 @@
  * than those who run, or whose tenant holds less than its part while another holds more (reclaim).
  *
  * The victim is the least urgent; of those one of the tenant that holds most; of those the one that
- * is cheapest to compute again; then the youngest. Never the first in rank: it always ends, so
- * there is always progress. And never one that gave way PREEMPTIONS_MAX times before.
+ * costs least to bring back (scheduler_swap.c says what, and how); then the youngest. Never the
+ * first in rank: it always ends, so there is always progress. And never one that gave way
+ * PREEMPTIONS_MAX times before.
  */
 #include "engine/scheduler_private.h"
 
@@ -19,7 +20,7 @@ void scheduler_preempt(struct scheduler *s, struct sequence *victim)
 {
     victim->completion->choices[victim->choice].preemptions++;
     metric_add(&s->options.metrics->preemptions, 1);
-    scheduler_send_back(s, victim);
+    scheduler_give_way(s, victim);
 }
 
 static bool is_spent(const struct sequence *sequence)
@@ -73,6 +74,7 @@ static bool gives_way_before(const struct scheduler *s, const struct sequence *a
 static struct sequence *find_victim(struct scheduler *s)
 {
     struct sequence *victim = NULL, *spent = NULL;
+    bool swapped;
     count_holdings(s);
     for (uint32_t i = 1; i < s->running_count; i++) {
         struct sequence *sequence = s->order[i];
@@ -82,7 +84,7 @@ static struct sequence *find_victim(struct scheduler *s)
             spent = sequence;
             continue;
         }
-        sequence->cost = sequence_cost(sequence, s->options.pager);
+        sequence->cost = scheduler_cost(s, sequence, &swapped);
         if (!victim || gives_way_before(s, sequence, victim))
             victim = sequence;
     }
@@ -117,10 +119,12 @@ bool scheduler_make_way(struct scheduler *s)
 {
     bool gave_way = false;
     while (pages_wanted(s) > pager_free_count(s->options.pager)) {
+        gave_way = true;
+        if (scheduler_leave_page(s)) /* more of it than a step should move: there is need */
+            continue;
         struct sequence *victim = find_victim(s);
         CHECK(victim != NULL); /* alone, the first in rank always fits */
         scheduler_preempt(s, victim);
-        gave_way = true;
     }
     return gave_way;
 }
@@ -155,13 +159,14 @@ static struct parts count_parts(const struct scheduler *s)
 static uint32_t list_victims(struct scheduler *s, uint32_t level, bool others)
 {
     uint32_t count = 0;
+    bool swapped;
     for (uint32_t i = 1; i < s->running_count; i++) {
         struct sequence *sequence = s->order[i];
         bool lower = scheduler_level(sequence->completion) > level;
         bool equal = scheduler_level(sequence->completion) == level;
         if (is_spent(sequence) || !sequence_has_pages(sequence) || !(lower || (equal && others)))
             continue;
-        sequence->cost = sequence_cost(sequence, s->options.pager);
+        sequence->cost = scheduler_cost(s, sequence, &swapped);
         uint32_t at = count++;
         for (; at > 0 && gives_way_before(s, sequence, s->turns[at - 1]); at--)
             s->turns[at] = s->turns[at - 1];

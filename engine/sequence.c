@@ -56,30 +56,29 @@ static uint32_t held(const struct pager *pager, uint32_t group, uint32_t rows, u
                                       page_count - first);
 }
 
-/* First page of a group that a prompt needs whose first match->page_count pages are there. */
+/* First page of a group that a prompt needs that starts from there. */
 static uint32_t first_after(const struct pager *pager, uint32_t group,
-                            const struct pager_match *match)
+                            const struct sequence_origin *origin)
 {
-    uint32_t size = pager_page_size(pager);
-    return page_groups_first(pager_groups(pager), group, size, match->page_count * size);
+    return page_groups_first(pager_groups(pager), group, pager_page_size(pager), origin->computed);
 }
 
 uint64_t sequence_need(const struct pager *pager, uint32_t token_count, uint32_t rows,
-                       const struct pager_match *match)
+                       const struct sequence_origin *origin)
 {
     uint32_t pages = page_groups_pages(pager_page_size(pager), token_count);
     uint64_t need = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
-        need += held(pager, g, rows, first_after(pager, g, match), pages);
+        need += held(pager, g, rows, first_after(pager, g, origin), pages);
     return need;
 }
 
 uint64_t sequence_full_need(const struct pager *pager, uint32_t token_limit, uint32_t rows,
-                            const struct pager_match *match)
+                            const struct sequence_origin *origin)
 {
     /* The last token's keys and values are never computed. And what others hold of a window may
        stay with them when it moves on: it saves nothing. */
-    return sequence_need(pager, token_limit - 1, rows, match) - match->kept_count;
+    return sequence_need(pager, token_limit - 1, rows, origin) - origin->match.kept_count;
 }
 
 static bool is_shared(const struct pager *pager, const struct page_table *table, uint32_t index)
@@ -92,6 +91,8 @@ uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pa
     uint32_t size = pager_page_size(pager);
     uint32_t pages = page_groups_pages(size, sequence->completion->token_limit - 1);
     uint64_t growth = 0;
+    if (sequence->state == SEQUENCE_LEAVING)
+        return 0;
     if (sequence->state == SEQUENCE_DECODING)
         rows = 1;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
@@ -109,6 +110,8 @@ uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pa
 uint32_t sequence_next_growth(const struct sequence *sequence, const struct pager *pager)
 {
     const struct page_groups *groups = pager_groups(pager);
+    if (sequence->state == SEQUENCE_LEAVING)
+        return 0;
     if (groups->count == 1)
         return 1;
     uint32_t size = pager_page_size(pager), growth = 0;
@@ -147,22 +150,35 @@ uint32_t sequence_wanted(const struct sequence *sequence, const struct pager *pa
 
 /* ---- pages ---- */
 
-void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t rows,
-                    const struct pager_match *match)
+void sequence_narrow(struct sequence_origin *origin, const struct pager *pager,
+                     const struct page_table *tables)
 {
+    origin->match.held_count = 0;
+    for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
+        for (uint32_t i = first_after(pager, g, origin); i < origin->match.page_count; i++)
+            origin->match.held_count += pager_holders(pager, tables[g].pages[i]) > 0;
+    }
+}
+
+void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t rows,
+                    const struct sequence_origin *origin)
+{
+    uint32_t found = origin->match.page_count;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         struct page_table *table = &sequence->tables[g];
-        page_table_adopt(table, pager, table->pages, first_after(pager, g, match),
-                         match->page_count);
+        uint32_t first = first_after(pager, g, origin);
+        page_table_adopt(table, pager, table->pages, first, found > first ? found : first);
     }
     /* Only when all are held: what is taken may be what was found. */
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         bool grown = page_table_grow(&sequence->tables[g], pager, wanted(sequence, pager, g, rows));
         CHECK(grown);
     }
-    sequence->computed = match->page_count * pager_page_size(pager);
-    sequence->published = match->page_count;
-    sequence->chain = match->chain;
+    sequence->computed = origin->computed;
+    sequence->published = found;
+    sequence->chain = origin->match.chain;
+    if (origin->computed > found * pager_page_size(pager))
+        sequence->state = SEQUENCE_RETURNING;
 }
 
 void sequence_slide(struct sequence *sequence, struct pager *pager)
@@ -210,6 +226,8 @@ void sequence_advance(struct sequence *sequence, struct pager *pager, uint32_t c
     for (; sequence->published < sequence->computed / size; sequence->published++) {
         uint64_t chain = sequence->chain;
         for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
+            if (sequence->published < sequence->tables[g].first)
+                continue; /* came back without what its window had left */
             uint64_t next = pager_publish(pager, sequence->tables[g].pages[sequence->published], g,
                                           chain, history + (size_t)sequence->published * size,
                                           sequence->completion->cache_salt);
@@ -230,6 +248,63 @@ void sequence_fork(struct sequence *sequence, struct pager *pager, const struct 
     sequence->published = leader->published;
     sequence->chain = leader->chain;
     sequence->leader = NULL;
+}
+
+/* ---- giving way to the swap file ---- */
+
+uint32_t sequence_kept(const struct sequence *sequence, const struct pager *pager)
+{
+    uint32_t full = sequence->computed / pager_page_size(pager);
+    for (uint32_t i = 0; i < full; i++) {
+        for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
+            uint32_t page = sequence->tables[g].pages[i];
+            if (page && (pager_holders(pager, page) == 1 || !pager_findable(pager, page)))
+                return i;
+        }
+    }
+    return full;
+}
+
+uint32_t sequence_image_pages(const struct sequence *sequence, const struct pager *pager,
+                              uint32_t kept)
+{
+    const struct page_groups *groups = pager_groups(pager);
+    uint32_t size = pager_page_size(pager), count = 0;
+    uint32_t end = page_groups_pages(size, sequence->computed);
+    for (uint32_t g = 0; g < groups->count; g++) {
+        uint32_t first = page_groups_first(groups, g, size, sequence->computed);
+        first = first > kept ? first : kept;
+        count += end > first ? end - first : 0;
+    }
+    return count;
+}
+
+void sequence_leave(struct sequence *sequence, struct pager *pager)
+{
+    const struct page_groups *groups = pager_groups(pager);
+    uint32_t size = pager_page_size(pager);
+    uint32_t end = page_groups_pages(size, sequence->computed);
+    for (uint32_t g = 0; g < groups->count; g++) {
+        struct page_table *table = &sequence->tables[g];
+        while (table->count > end && table->count > table->first)
+            page_table_pop(table, pager);
+        uint32_t first = page_groups_first(groups, g, size, sequence->computed);
+        page_table_slide(table, pager, first < table->count ? first : table->count);
+    }
+    sequence->state = SEQUENCE_LEAVING;
+    sequence->turn = 0;
+}
+
+uint32_t sequence_longest(const struct sequence *sequence, const struct pager *pager)
+{
+    uint32_t longest = 0;
+    for (uint32_t g = 1; g < pager_groups(pager)->count; g++) {
+        const struct page_table *table = &sequence->tables[g];
+        if (table->count > table->first && table->count >= sequence->tables[longest].count)
+            longest = g;
+    }
+    CHECK(sequence->tables[longest].count > sequence->tables[longest].first);
+    return longest;
 }
 
 void sequence_clear(struct sequence *sequence, struct pager *pager)

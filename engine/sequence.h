@@ -27,6 +27,8 @@ enum sequence_state {
                            in groups with a window those for the next rows */
     SEQUENCE_DECODING,  /* one token per step */
     SEQUENCE_FOLLOWING, /* a choice that waits for its leader's prompt, without pages */
+    SEQUENCE_LEAVING, /* gives way: its pages are being written to the swap file, from the tails */
+    SEQUENCE_RETURNING, /* as PROMPT, but pages before `computed` are still being read from there */
 };
 
 struct sequence {
@@ -44,8 +46,9 @@ struct sequence {
     uint64_t turn;              /* == the step: chosen for it */
     uint32_t sampled_count;     /* since it got its place */
     uint32_t entry;             /* of the schedule, if last_step is the step */
-    uint32_t cost;              /* scratch of choosing who gives way … */
+    uint64_t cost;              /* scratch of choosing who gives way … */
     uint32_t round;             /* … and whose turn it is */
+    uint32_t next_slot;         /* RETURNING: of its image, to be read next; SWAP_NONE: all read */
 };
 
 /* A choice takes the place; its tables are empty, as sequence_clear left them. */
@@ -80,14 +83,26 @@ uint32_t sequence_cost(const struct sequence *sequence, const struct pager *page
 
 /* ---- How many pages. `rows` is the most that a step computes of a prompt. ---- */
 
+/* What a prompt starts from. */
+struct sequence_origin {
+    struct pager_match match; /* pages that are there already */
+    uint32_t computed;        /* positions: those of the match, or more with an image of the rest */
+};
+
+static inline struct sequence_origin sequence_origin(const struct pager *pager,
+                                                     const struct pager_match *match)
+{
+    return (struct sequence_origin){*match, match->page_count * pager_page_size(pager)};
+}
+
 /* Pages that a prompt of token_count tokens holds when it starts, those of the match included. */
 uint64_t sequence_need(const struct pager *pager, uint32_t token_count, uint32_t rows,
-                       const struct pager_match *match);
+                       const struct sequence_origin *origin);
 
 /* Pages that have to be free for a choice to run to its end undisturbed: token_limit tokens, a
    prompt of which matches so far. */
 uint64_t sequence_full_need(const struct pager *pager, uint32_t token_limit, uint32_t rows,
-                            const struct pager_match *match);
+                            const struct sequence_origin *origin);
 
 /* Most pages it may come to take beyond those it has, copies of shared ones included: until its
    end, … */
@@ -102,10 +117,15 @@ uint32_t sequence_wanted(const struct sequence *sequence, const struct pager *pa
 
 /* ---- Pages ---- */
 
+/* An origin with an image sees less of the match than what pager_find counted (pages in the tables'
+   arrays): count again which of them somebody holds. */
+void sequence_narrow(struct sequence_origin *origin, const struct pager *pager,
+                     const struct page_table *tables);
+
 /* Give a prompt what pager_find found (in the tables' arrays) and the pages it needs beyond that;
-   they are free. */
+   they are free. RETURNING if the origin has an image: those it brings are still to be filled. */
 void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t rows,
-                    const struct pager_match *match);
+                    const struct sequence_origin *origin);
 
 /* Give back the pages that its next positions do not see: of a prompt, and of who decodes when it
    comes to the end of a page. So the pages that it takes then are mostly its own old ones. */
@@ -126,6 +146,23 @@ void sequence_advance(struct sequence *sequence, struct pager *pager, uint32_t c
 
 /* A follower takes over what its leader has computed: the same pages, one holder more each. */
 void sequence_fork(struct sequence *sequence, struct pager *pager, const struct sequence *leader);
+
+/* ---- Giving way to the swap file: sequence_kept, sequence_image_pages, sequence_leave ---- */
+
+/* Full pages at its beginning that others hold, too, and that can be found: no need to write them.
+ */
+uint32_t sequence_kept(const struct sequence *sequence, const struct pager *pager);
+
+/* Pages of all groups that hold what it has computed and still sees, the first `kept` left out. */
+uint32_t sequence_image_pages(const struct sequence *sequence, const struct pager *pager,
+                              uint32_t kept);
+
+/* Becomes LEAVING with exactly the pages that sequence_image_pages counts, and those kept. */
+void sequence_leave(struct sequence *sequence, struct pager *pager);
+
+/* The group whose table is longest, of equals the last: its last page goes next. The tables are not
+   empty. */
+uint32_t sequence_longest(const struct sequence *sequence, const struct pager *pager);
 
 /* Gives its pages back and leaves the place free. */
 void sequence_clear(struct sequence *sequence, struct pager *pager);

@@ -43,6 +43,12 @@ void page_table_slide(struct page_table *table, struct pager *pager, uint32_t fi
     }
 }
 
+void page_table_pop(struct page_table *table, struct pager *pager)
+{
+    CHECK(table->count > table->first);
+    pager_release(pager, table->pages[--table->count]);
+}
+
 void page_tables_release(struct page_table *tables, uint32_t table_count, struct pager *pager)
 {
     uint32_t longest = 0;

@@ -43,6 +43,9 @@ void page_table_fork(struct page_table *table, struct pager *pager,
 /* Give back the pages before `first`, at most count: no query still to be computed sees them. */
 void page_table_slide(struct page_table *table, struct pager *pager, uint32_t first);
 
+/* Give back the last page; there is one. */
+void page_table_pop(struct page_table *table, struct pager *pager);
+
 /* Give everything back that a sequence's tables (of all its groups) hold, from the tails: the last
    page of every group, then the one before. */
 void page_tables_release(struct page_table *tables, uint32_t table_count, struct pager *pager);

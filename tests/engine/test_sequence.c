@@ -85,8 +85,9 @@ static struct pager_match start(uint32_t s, struct completion *completion)
     sequence_init(&sequences[s], completion, s);
     pager_find(pager, tokens, completion->prompt_count, 0, storage[s][0], TABLE, &match);
     uint32_t before = pager_free_count(pager);
-    uint64_t need = sequence_need(pager, completion->prompt_count, ROWS, &match);
-    sequence_start(&sequences[s], pager, ROWS, &match);
+    struct sequence_origin origin = sequence_origin(pager, &match);
+    uint64_t need = sequence_need(pager, completion->prompt_count, ROWS, &origin);
+    sequence_start(&sequences[s], pager, ROWS, &origin);
     ck_assert_uint_eq(sequence_pages(&sequences[s], pager), need);
     ck_assert_uint_eq(pager_free_count(pager), before - (need - match.held_count));
     check_pages();
@@ -191,7 +192,8 @@ START_TEST(a_hit_starts_with_the_last_window)
         ck_assert_uint_eq(storage[1][1][i], storage[0][1][i]);
     /* To its end undisturbed it needs six pages of each window that are not the other's, which
        keeps them when this one moves on; but not the eight of group 0. */
-    ck_assert_uint_eq(sequence_full_need(pager, TABLE * SIZE, ROWS, &match), 16 - 8 + 2 * 6);
+    struct sequence_origin origin = sequence_origin(pager, &match);
+    ck_assert_uint_eq(sequence_full_need(pager, TABLE * SIZE, ROWS, &origin), 16 - 8 + 2 * 6);
     ck_assert_uint_eq(sequence_growth(&sequences[1], pager, ROWS), 3 + 2 * 3);
     ck_assert_uint_eq(sequence_own_pages(&sequences[1], pager), 5 + 2 * 3);
     ck_assert_uint_eq(sequence_cost(&sequences[1], pager), 0);
