@@ -136,6 +136,7 @@ static void size_engine(const struct plan_model *model, struct plan *plan, uint3
         .vocabulary = model->config->vocabulary,
         .page_count = (uint32_t)page_count,
         .page_size = plan->backend.page_size,
+        .page_bytes = page_bytes,
         .groups = groups_of(&plan->kv).groups,
         .max_batch_rows = rows,
         .max_sequences = plan->backend.max_sequences,

@@ -169,8 +169,21 @@ struct rig *rig_create(const struct rig_options *options)
     struct error error;
     CHECK(rig->backend && pager_create(&pager, &rig->pager, &error) == STATUS_OK);
     engine_metrics_init(&rig->metrics, rig->max_length, rig->token_bounds);
+    if (options->swap_slots) {
+        struct page_swap_options swap = {
+            .backend = rig->backend,
+            .directory = "/tmp",
+            .bytes = options->swap_slots * rig->backend->page_bytes,
+            .step_pages = options->swap_step_pages,
+            .always = options->swap_always,
+            .calls = options->swap_calls,
+            .metrics = &rig->metrics,
+        };
+        CHECK(page_swap_create(&swap, &rig->swap, &error) == STATUS_OK);
+    }
     struct scheduler_options scheduler = {
         .pager = rig->pager,
+        .swap = rig->swap,
         .max_sequences = options->max_sequences,
         .max_batch_tokens = options->max_batch_tokens,
         .max_length = rig->max_length,
@@ -195,6 +208,7 @@ void rig_destroy(struct rig *rig)
     CHECK(!scheduler_has_work(rig->scheduler));
     CHECK(pager_free_count(rig->pager) == pager_total_count(rig->pager));
     scheduler_destroy(rig->scheduler);
+    page_swap_destroy(rig->swap); /* checks that all slots are free */
     pager_destroy(rig->pager);
     rig->backend->ops->destroy(rig->backend);
     free(rig->workspace);
@@ -329,10 +343,21 @@ void rig_preempt(struct rig *rig, unsigned index)
 {
     CHECK(index < rig->scheduler->running_count);
     struct sequence *sequence = rig->scheduler->order[index];
-    if (sequence->state == SEQUENCE_FOLLOWING)
+    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
         return;
     sequence->completion->choices[sequence->choice].forced_preemptions++;
     scheduler_send_back(rig->scheduler, sequence);
+    check(rig);
+}
+
+void rig_give_way(struct rig *rig, unsigned index)
+{
+    CHECK(index < rig->scheduler->running_count);
+    struct sequence *sequence = rig->scheduler->order[index];
+    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
+        return;
+    sequence->completion->choices[sequence->choice].forced_preemptions++;
+    scheduler_give_way(rig->scheduler, sequence);
     check(rig);
 }
 

@@ -6,6 +6,7 @@
 #ifndef QUIRE_TESTS_ENGINE_RIG_H
 #define QUIRE_TESTS_ENGINE_RIG_H
 
+#include "engine/page_swap.h"
 #include "engine/scheduler.h"
 #include "tests/engine/scripted_backend.h"
 
@@ -66,6 +67,10 @@ struct rig_options {
     uint32_t test_preempt_every; /* 0: never */
     uint32_t tenant_count;       /* 0 means 1 */
     bool no_prefix_cache;
+    uint32_t swap_slots; /* 0: no swap file */
+    uint32_t swap_step_pages;
+    bool swap_always;
+    struct page_store_calls swap_calls;
 };
 
 struct rig {
@@ -73,6 +78,7 @@ struct rig {
     uint32_t max_length;
     struct backend *backend;
     struct pager *pager;
+    struct page_swap *swap; /* NULL: none */
     struct scheduler *scheduler;
     struct engine_metrics metrics;
     double token_bounds[METRIC_BUCKETS_MAX];
@@ -97,8 +103,10 @@ void rig_add(struct rig *rig, struct completion *completion);
    "from>to" for each page copied; "" when there is nothing to do. */
 const char *rig_step(struct rig *rig, uint32_t prompt_row_limit);
 /* Somebody who runs gives its pages back, as if there were no room: number `index` in the order of
-   rank. Between steps. Those who follow others cannot. */
+   rank. Between steps. Those who follow others cannot, nor those who are leaving. */
 void rig_preempt(struct rig *rig, unsigned index);
+/* The same, but to the swap file if that is the cheaper way. */
+void rig_give_way(struct rig *rig, unsigned index);
 /* Steps until nothing is left; returns how many. Fails after `most`. */
 unsigned rig_run(struct rig *rig, unsigned most);
 

@@ -1,24 +1,27 @@
 /*
  * A seeded simulator: queue, scheduler, pager and scripted backend under random arrivals of several
  * tenants, priorities, deadlines, cancels, preemptions, cache resets, budgets without room, row
- * limits, pool sizes, page groups and shutdown, with a virtual clock. After each step (in
- * rig_step): pages balance, holders equal tables, no shared or findable page is written, somebody
- * has a row; and here: the queue's counts are right and within its bounds, the budget holds, what
- * is late has ended, the first in rank has not given way, work goes on. At the end: every answer
- * equals the one the request gets alone, what was ended early is a beginning of it, nobody was
- * preempted more than twice, all pages and bytes are free.
+ * limits, pool sizes, page groups, swap files with failing disks and shutdown, with a virtual
+ * clock. After each step (in rig_step): pages and slots balance, holders equal tables, no shared or
+ * findable page is written, somebody has a row; and here: the queue's counts are right and within
+ * its bounds, the budget holds, what is late has ended, the first in rank has not given way, work
+ * goes on. At the end: every answer equals the one the request gets alone, what was ended early is
+ * a beginning of it, nobody was preempted more than twice, all pages and bytes are free.
  *
  * And every order of events in tiny pools. QUIRE_SEEDS=N in the environment sets the number of
  * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
  */
+#include "base/log.h"
 #include "engine/intake.h"
 #include "engine/scheduler_private.h"
 #include "tests/engine/rig.h"
 
 #include <check.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define REQUESTS 14
 #define PROMPT_MAX 60
@@ -122,8 +125,40 @@ struct simulation {
 
 /* What happened, over all seeds of a loop: a simulator that never gets there shows nothing. */
 static struct {
-    uint64_t refused, preempted, late, cancelled, found;
+    uint64_t refused, preempted, late, cancelled, found, swapped_out, swapped_in, swap_errors,
+        swap_fallbacks, ended_swapped;
 } seen;
+
+/* ---- a disk that fails: one call in so many; 0: none ---- */
+
+static uint32_t write_fault_odds, read_fault_odds;
+static bool next_call_fails;
+
+static ssize_t failing_write(int fd, const void *bytes, size_t length, off_t offset)
+{
+    if (next_call_fails || (write_fault_odds && dice(write_fault_odds) == 0)) {
+        next_call_fails = false;
+        errno = dice(2) ? ENOSPC : EIO;
+        return -1;
+    }
+    return pwrite(fd, bytes, length, offset);
+}
+
+/* Half of the times it is not an error, but other bytes. */
+static ssize_t failing_read(int fd, void *bytes, size_t length, off_t offset)
+{
+    ssize_t got = pread(fd, bytes, length, offset);
+    if (next_call_fails || (read_fault_odds && dice(read_fault_odds) == 0)) {
+        next_call_fails = false;
+        if (dice(2) && got > 0) {
+            ((char *)bytes)[dice((uint32_t)got)] ^= (char)(1 << dice(8));
+            return got;
+        }
+        errno = EIO;
+        return -1;
+    }
+    return got;
+}
 
 /* Half of the models have windows: of less than a page, of several, of more than any sequence. */
 static struct page_groups random_groups(void)
@@ -153,12 +188,32 @@ static struct rig_options random_options(void)
     };
 }
 
+/* Half have a swap file: some of a few slots, some with a disk that fails, some so slow that it is
+   not worth it. */
+static void begin_swap(struct simulation *sim)
+{
+    write_fault_odds = read_fault_odds = 0;
+    next_call_fails = false;
+    if (dice(2))
+        return;
+    sim->options.swap_slots = dice(3) ? 2000 : 1 + dice(20);
+    sim->options.swap_step_pages = 1 + dice(dice(2) ? 3 : 50);
+    sim->options.swap_always = dice(2);
+    sim->options.swap_calls = (struct page_store_calls){failing_read, failing_write};
+}
+
 static void begin(struct simulation *sim, uint64_t seed)
 {
     memset(sim, 0, sizeof *sim);
     random_state = (seed + 1) * 0x9e3779b97f4a7c15u;
     sim->options = random_options();
+    begin_swap(sim);
     sim->rig = rig_create(&sim->options);
+    if (sim->rig->swap) {
+        write_fault_odds = dice(2) ? 0 : 2 + dice(40);
+        read_fault_odds = dice(2) ? 0 : 2 + dice(40);
+        page_swap_note_row_ns(sim->rig->swap, dice(4) ? 1e9 : 1e-3);
+    }
     sim->intake = (struct intake){
         .tenant_count = sim->options.tenant_count,
         .max_queue = dice(3) ? 1000 : 1 + dice(5),
@@ -230,6 +285,8 @@ static void one_cancel(struct simulation *sim)
     struct client *client = &sim->clients[dice(REQUESTS)];
     if (!client->completion)
         return;
+    for (uint32_t i = 0; i < client->request.choice_count; i++)
+        seen.ended_swapped += client->completion->choices[i].image.slot_count > 0;
     if (dice(2)) {
         client->cancelled = true;
         completion_cancel(client->completion);
@@ -254,6 +311,10 @@ static void disturb(struct simulation *sim, unsigned step)
         one_cancel(sim);
     if (dice(30) == 0 && rig->scheduler->running_count > 0) {
         rig_preempt(rig, dice(rig->scheduler->running_count));
+        sim->progress_step = step;
+    }
+    if (rig->swap && dice(15) == 0 && rig->scheduler->running_count > 0) {
+        rig_give_way(rig, dice(rig->scheduler->running_count));
         sim->progress_step = step;
     }
     if (dice(40) == 0)
@@ -370,6 +431,10 @@ static void simulate(uint64_t seed)
     seen.late += metric_get(&metrics->finished[FINISH_TIMEOUT]);
     seen.cancelled += metric_get(&metrics->finished[FINISH_CANCELLED]);
     seen.found += metric_get(&metrics->prefix_hits);
+    seen.swapped_out += metric_get(&metrics->swap_outs);
+    seen.swapped_in += metric_get(&metrics->swap_ins);
+    seen.swap_errors += metric_get(&metrics->swap_errors);
+    seen.swap_fallbacks += metric_get(&metrics->swap_fallbacks);
     rig_destroy(sim.rig);
 }
 
@@ -380,8 +445,11 @@ START_TEST(random_lives_keep_all_promises)
     uint64_t per_loop = (count + LOOPS - 1) / LOOPS;
     for (uint64_t i = 0; i < per_loop; i++)
         simulate((uint64_t)_i * per_loop + i);
-    if (per_loop >= 20)
+    if (per_loop >= 20) {
         SURE(seen.refused && seen.preempted && seen.late && seen.cancelled && seen.found);
+        SURE(seen.swapped_out && seen.swapped_in && seen.swap_errors && seen.swap_fallbacks &&
+             seen.ended_swapped);
+    }
 }
 END_TEST
 
@@ -397,6 +465,7 @@ enum event {
     EVENT_PREEMPT_LAST,
     EVENT_LATE,  /* the second request's deadline passes */
     EVENT_RESET, /* of the prefix cache */
+    EVENT_FAULT, /* worlds with a swap file: the next write or read fails */
     EVENTS
 };
 
@@ -453,14 +522,17 @@ static void play_event(struct event_rig *e, unsigned event, unsigned number)
         break;
     case EVENT_PREEMPT_FIRST:
     case EVENT_PREEMPT_LAST:
-        if (scheduler->running_count > 0)
-            rig_preempt(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->running_count - 1);
+        if (scheduler->running_count > 0) /* to the swap file, if there is one */
+            rig_give_way(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->running_count - 1);
         break;
     case EVENT_LATE:
         e->rig->now_ns = e->deadline_ns;
         break;
     case EVENT_RESET:
         pager_forget(e->rig->pager);
+        break;
+    case EVENT_FAULT:
+        next_call_fails = true;
         break;
     default:
         e->clients[event - EVENT_CANCEL].cancelled = true;
@@ -470,6 +542,7 @@ static void play_event(struct event_rig *e, unsigned event, unsigned number)
 
 static void play(struct world *world)
 {
+    next_call_fails = false;
     struct event_rig e = {.rig = rig_create(&world->options)};
     e.deadline_ns = e.rig->now_ns + 1000 * (uint64_t)STEP_NS;
     for (unsigned i = 0; i <= world->depth; i++)
@@ -493,6 +566,7 @@ static void explore(struct world *world, unsigned at, unsigned arrived, unsigned
         bool is_cancel = event >= EVENT_CANCEL && event < EVENT_CANCEL + 3;
         unsigned bit = is_cancel ? 1u << (event - EVENT_CANCEL) : 0;
         if ((event == EVENT_ARRIVE && arrived == 3) || (event == EVENT_LATE && late) ||
+            (event == EVENT_FAULT && !world->options.swap_slots) ||
             (is_cancel && (event - EVENT_CANCEL >= arrived || (cancelled & bit))))
             continue;
         world->events[at] = (unsigned char)event;
@@ -501,8 +575,12 @@ static void explore(struct world *world, unsigned at, unsigned arrived, unsigned
     }
 }
 
+#define WORLDS 24 /* and as many with a swap file */
+
 START_TEST(every_order_of_events_in_a_tiny_pool)
 {
+    if (SLOWER > 1 && _i >= WORLDS && _i % 3 != 0)
+        return; /* sanitizers: enough */
     struct world world = {
         .options =
             {
@@ -517,7 +595,14 @@ START_TEST(every_order_of_events_in_a_tiny_pool)
         .depth = is_full_run() && SLOWER == 1 ? 5 : 4,
         .events = {EVENT_ARRIVE},
     };
-    if (_i >= 16) { /* three pages of one group and two of the other are the least that go on */
+    if (_i >= WORLDS) {
+        world.options.swap_slots = 3 + 2 * ((uint32_t)_i % 2);
+        world.options.swap_step_pages = 1;
+        world.options.swap_always = true;
+        world.options.swap_calls = (struct page_store_calls){failing_read, failing_write};
+    }
+    if (_i % WORLDS >=
+        16) { /* three pages of one group and two of the other are the least that go on */
         world.options.groups = (struct page_groups){.count = 2, .window = {0, 5}};
         world.options.page_count += 2;
         world.options.max_batch_tokens = 4;
@@ -530,11 +615,12 @@ END_TEST
 
 int main(void)
 {
+    log_init(LOG_TEXT, LOG_ERROR); /* failing disks are no news */
     Suite *suite = suite_create("simulator");
     TCase *tcase = tcase_create("core");
     tcase_set_timeout(tcase, 3600);
     tcase_add_loop_test(tcase, random_lives_keep_all_promises, 0, LOOPS);
-    tcase_add_loop_test(tcase, every_order_of_events_in_a_tiny_pool, 0, 24);
+    tcase_add_loop_test(tcase, every_order_of_events_in_a_tiny_pool, 0, 2 * WORLDS);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
