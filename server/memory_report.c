@@ -71,6 +71,18 @@ static void write_pages(const struct runtime *runtime, struct buffer *out)
                    total, total - free, gauge(&metrics->pages_held_max), cached, free - cached);
 }
 
+static void write_swap(const struct engine_metrics *metrics, struct buffer *out)
+{
+    buffer_appendf(
+        out,
+        ",\"swap\":{\"limit_bytes\":%" PRId64 ",\"used_bytes\":%" PRId64 ",\"out_bytes\":%" PRIu64
+        ",\"in_bytes\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"fallbacks\":%" PRIu64 "}",
+        gauge(&metrics->swap_limit_bytes), gauge(&metrics->swap_used_bytes),
+        (uint64_t)metric_get(&metrics->swap_out_bytes),
+        (uint64_t)metric_get(&metrics->swap_in_bytes), (uint64_t)metric_get(&metrics->swap_errors),
+        (uint64_t)metric_get(&metrics->swap_fallbacks));
+}
+
 void memory_report(const struct runtime *runtime, struct buffer *out)
 {
     buffer_appendf(out,
@@ -79,5 +91,6 @@ void memory_report(const struct runtime *runtime, struct buffer *out)
                    runtime->budget.total_bytes, process_bytes("VmRSS"), process_bytes("VmHWM"));
     write_accounts(&runtime->budget, out);
     write_pages(runtime, out);
+    write_swap(engine_metrics(runtime->engine), out);
     buffer_append_text(out, "}\n");
 }

@@ -165,6 +165,28 @@ static void write_queue(struct writer *writer, const struct metrics_view *view)
                        writer->labels.data, i, engine_tenant_tokens(engine, i));
 }
 
+static void write_swap(struct writer *writer, const struct engine_metrics *m)
+{
+    scalar(writer, "quire_swap_limit_bytes", "gauge", "Bytes that the swap file may hold; 0: none.",
+           gauge_of(&m->swap_limit_bytes));
+    scalar(writer, "quire_swap_used_bytes", "gauge", "Bytes that sequences have in the swap file.",
+           gauge_of(&m->swap_used_bytes));
+    scalar(writer, "quire_swap_out_total", "counter", "Sequences written to the swap file.",
+           (double)metric_get(&m->swap_outs));
+    scalar(writer, "quire_swap_in_total", "counter", "Sequences brought back from the swap file.",
+           (double)metric_get(&m->swap_ins));
+    scalar(writer, "quire_swap_out_bytes_total", "counter", "Bytes written to the swap file.",
+           (double)metric_get(&m->swap_out_bytes));
+    scalar(writer, "quire_swap_in_bytes_total", "counter", "Bytes read from the swap file.",
+           (double)metric_get(&m->swap_in_bytes));
+    scalar(writer, "quire_swap_errors_total", "counter",
+           "Writes and reads that failed, checksums that differed.",
+           (double)metric_get(&m->swap_errors));
+    scalar(writer, "quire_swap_fallbacks_total", "counter",
+           "Sequences computed again because swapping them failed or had no room.",
+           (double)metric_get(&m->swap_fallbacks));
+}
+
 static void write_engine(struct writer *writer, const struct engine_metrics *m)
 {
     scalar(writer, "quire_steps_total", "counter", "Steps computed.",
@@ -301,6 +323,7 @@ void metrics_render(const struct metrics_view *view, struct buffer *out)
         buffer_append_text(&writer.labels, "\"");
         write_vllm(&writer, engine_metrics(view->runtime->engine));
         write_engine(&writer, engine_metrics(view->runtime->engine));
+        write_swap(&writer, engine_metrics(view->runtime->engine));
         write_queue(&writer, view);
         write_budget(&writer, &view->runtime->budget);
     }

@@ -89,6 +89,12 @@ static const struct spec specs[] = {
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
      .help = "do not keep computed prompts for later requests that begin alike"},
 
+    {"swap-dir", 0, "DIRECTORY", ON_SERVE, KIND_TEXT, FIELD(swap_dir),
+     .help = "when pages run short, keep those of who gives way in a file there, where that is "
+             "cheaper than computing them again (they are computed again)"},
+    {"swap-bytes", 0, "BYTES", ON_SERVE, KIND_BYTES, FIELD(swap_bytes),
+     .help = "most bytes of that file (4GiB)"},
+
     {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(threads), 1, 1024,
      .group = "Computing", .help = "compute threads (the cores that this process may use)"},
     {"max-seqs", 0, "COUNT", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_seqs), 1, 4096,
@@ -256,7 +262,7 @@ static const struct {
     {"alias", "served-model-name", NULL},
     {"api-key", "api-key-file", "keys on a command line can be seen by every user of the machine"},
     {"gpu-memory-utilization", "memory", NULL},
-    {"swap-space", "memory", NULL},
+    {"swap-space", "swap-bytes", "and where with --swap-dir"},
     {"n-predict", "max-tokens", NULL},
     {"temp", "temperature", NULL},
     {"allowed-origins", "cors-origin", NULL},
@@ -761,6 +767,9 @@ static enum status check_options(const struct options *options, struct error *er
     if (page != 8 && page != 16 && page != 32 && page != 64)
         return error_set(error, STATUS_INVALID, "page-size",
                          "--page-size: %u is not one of 8, 16, 32, 64", page);
+    if (options->swap_bytes && !options->swap_dir)
+        return error_set(error, STATUS_INVALID, "swap-bytes",
+                         "--swap-bytes is of a file in --swap-dir; where is that to be?");
     if (strlen(options->host) > 62)
         return error_set(error, STATUS_INVALID, "host", "--host has at most 62 characters");
     if (!strcmp(options->backend, "openblas") && strcmp(options->kernels, "auto") != 0)
@@ -831,6 +840,8 @@ static void fill_defaults(struct options *out)
     out->max_seqs_given = out->max_seqs > 0;
     if (!out->max_seqs)
         out->max_seqs = out->plan_users > OPTIONS_MAX_SEQS ? out->plan_users : OPTIONS_MAX_SEQS;
+    if (out->swap_dir && !out->swap_bytes)
+        out->swap_bytes = OPTIONS_SWAP_BYTES;
     if (!out->shape_heads)
         out->shape_heads = out->shape_kv_heads;
     if (!out->shape_vocabulary)

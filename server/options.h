@@ -29,6 +29,7 @@ enum command {
 #define OPTIONS_HOSTS_MAX 16
 #define OPTIONS_MAX_SEQS 128u
 #define OPTIONS_PAGE_SIZE 16u
+#define OPTIONS_SWAP_BYTES (4ull << 30)
 
 struct options {
     enum command command;
@@ -38,6 +39,8 @@ struct options {
     uint16_t port;             /* --port 8080; 0: any free one, printed */
     unsigned threads;          /* --threads; 0: the cores this process may use */
     uint64_t memory_bytes;     /* --memory; 0: budget_detect_bytes */
+    const char *swap_dir;      /* --swap-dir; NULL: nobody is swapped */
+    uint64_t swap_bytes;       /* --swap-bytes; 4 GiB, if there is a swap_dir */
     uint32_t context;          /* --context; 0: the model's */
     uint32_t page_size;        /* --page-size 16 */
     const char *kv_type;       /* --kv-type; NULL: f16, or what the backend has */

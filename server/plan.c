@@ -269,7 +269,9 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
                    .max_queue_tokens = options->max_queue_tokens,
                    .key_count = options->api_key_count,
                    .step_target_ms = STEP_TARGET_MS,
-                   .prefix_cache = options->prefix_cache},
+                   .prefix_cache = options->prefix_cache,
+                   .swap_dir = options->swap_dir,
+                   .swap_bytes = options->swap_bytes},
     };
     out->backend.kv_type = out->kv.type;
     enum status status = model_check_kv_type(model->config, out->kv.type, error);

@@ -290,6 +290,7 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
     plan->engine.backend = runtime->backend;
     plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
     plan->engine.test_preempt_every = test_hook("QUIRE_TEST_PREEMPT_EVERY");
+    plan->engine.test_swap = test_hook("QUIRE_TEST_SWAP") != 0;
     return engine_create(&plan->engine, &runtime->engine, error);
 }
 

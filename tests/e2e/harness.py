@@ -40,6 +40,7 @@ MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
 FULL = os.environ.get("QUIRE_TEST_FULL", "") not in ("", "0")
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+CHECK_EVERY_STEP = {"QUIRE_TEST_CHECK_EVERY_STEP": "1"}
 PROBE = {"prompt": "The capital of France is", "max_tokens": 8, "temperature": 0}
 
 
@@ -415,30 +416,27 @@ def run_quire(*arguments, timeout=60, environment=None, binary=None):
 
 
 @functools.cache
-def small_pool(pages=60, model=None):
-    """A server on a made-up model whose pool holds about `pages` pages of 16 tokens; every step checks
-    the pager."""
-    fixed = ["--max-connections", "64", "--max-seqs", "32"]
+def small_options(pages=60, model=None):
+    """Options with which a made-up model's pool holds about `pages` pages of 16 tokens."""
+    fixed = ("--max-connections", "64", "--max-seqs", "32")
     model = model or tiny()
-
-    def start(memory):
-        return Server("--memory", memory, *fixed, model=model, environment={"QUIRE_TEST_CHECK_EVERY_STEP": "1"})
-
     refusal = run_quire("serve", "-m", model, "--port", 0, "--memory", "1MiB", *fixed, "--threads", 2)
     needed = re.search(rb"needs at least ([0-9.]+) MiB", refusal.stderr)
     assert refusal.returncode == 1 and needed, refusal.stderr
     memory = int((float(needed[1]) + 0.1) * 2**20)
     for _ in range(8):
-        server = start(memory)
-        have = server.metrics().pages_total
+        with started("--memory", memory, *fixed, model=model) as server:
+            have = server.metrics().pages_total
         if abs(have - pages) <= 8:
-            atexit.register(server.kill)
-            _shared["small pool", pages, model] = server
-            return server
-        server.stop()
+            return ("--memory", memory, *fixed)
         per_page = 6 * 1024
         memory += int((pages - have) * per_page)
     raise AssertionError(f"no memory budget gives {pages} pages; the last gave {have}")
+
+
+def small_pool(pages=60, model=None):
+    """A server whose pool holds about `pages` pages; every step checks the pager."""
+    return shared(*small_options(pages, model), model=model or tiny(), environment=CHECK_EVERY_STEP)
 
 
 WORDS = """time water light house river paper morning garden window letter street music winter summer

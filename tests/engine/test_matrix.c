@@ -14,6 +14,7 @@
  * llama model, all pairs on the K-quants, and a sample on the model of QUIRE_TEST_MODEL.
  * Sanitizers: a part of the covering array, with QUIRE_TEST_FULL=1 all of it.
  */
+#include "base/bytes.h"
 #include "base/limits.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
@@ -50,12 +51,14 @@
 #define WARM_ANSWER 12u /* tokens of the request before: see preempt_every */
 
 enum start { FRESH, PREFIX_HIT, SHARED, STARTS };
-enum preempted { NEVER, ONCE, ALWAYS, PREEMPTIONS };
+enum preempted { NEVER, ONCE, ALWAYS, SWAPPED_ONCE, SWAPPED_ALWAYS, PREEMPTIONS };
 static const char *const start_names[STARTS] = {"fresh", "prefix hit", "3 choices"};
-static const char *const preempted_names[PREEMPTIONS] = {"never", "once", "at every step"};
+static const char *const preempted_names[PREEMPTIONS] = {"never preempted", "once preempted",
+                                                         "at every step preempted", "once swapped",
+                                                         "at every step swapped"};
 
 enum dimension { WITH, CHUNK, PAGE, THREADS, START, PREEMPT, KERNELS, SAMPLING, DIMENSIONS };
-#define LEVELS_MAX 4u
+#define LEVELS_MAX 5u
 static const uint32_t values[][LEVELS_MAX] = {
     [WITH] = {0, 1, 7, OTHERS},
     [CHUNK] = {1, 7, 64, 512},
@@ -264,16 +267,26 @@ static uint32_t value(const struct combination *c, enum dimension dimension)
     return values[dimension][c->at[dimension]];
 }
 
+static bool is_once(const struct combination *c)
+{
+    return c->at[PREEMPT] == ONCE || c->at[PREEMPT] == SWAPPED_ONCE;
+}
+
+static bool is_swapped(const struct combination *c)
+{
+    return c->at[PREEMPT] == SWAPPED_ONCE || c->at[PREEMPT] == SWAPPED_ALWAYS;
+}
+
 static const char *describe(const struct combination *c)
 {
     static char text[512];
-    snprintf(
-        text, sizeof text,
-        "%s, %s: with %u others, %u rows a step, pages of %u, %u threads, %s, %s preempted, %s "
-        "kernels, %s",
-        model.path, kv_type_name(model.kv_type), value(c, WITH), value(c, CHUNK), value(c, PAGE),
-        value(c, THREADS), start_names[c->at[START]], preempted_names[c->at[PREEMPT]],
-        model.kernels[c->at[KERNELS]]->name, c->at[SAMPLING] ? "temperature 0.8" : "greedy");
+    snprintf(text, sizeof text,
+             "%s, %s: with %u others, %u rows a step, pages of %u, %u threads, %s, %s, %s "
+             "kernels, %s",
+             model.path, kv_type_name(model.kv_type), value(c, WITH), value(c, CHUNK),
+             value(c, PAGE), value(c, THREADS), start_names[c->at[START]],
+             preempted_names[c->at[PREEMPT]], model.kernels[c->at[KERNELS]]->name,
+             c->at[SAMPLING] ? "temperature 0.8" : "greedy");
     return text;
 }
 
@@ -344,8 +357,8 @@ static uint32_t cached_tokens(const struct combination *c)
    that ran before has made more steps than computing the answer's tokens again takes. */
 static uint32_t preempt_every(const struct combination *c)
 {
-    if (c->at[PREEMPT] != ONCE)
-        return c->at[PREEMPT] == ALWAYS;
+    if (!is_once(c))
+        return c->at[PREEMPT] != NEVER;
     uint32_t before = steps_for(PROMPT, c) + WARM_ANSWER - 1;
     return before + steps_for(PROMPT - cached_tokens(c), c) + ANSWER / 2;
 }
@@ -359,11 +372,16 @@ static void check_happened(const struct combination *c, const struct engine_metr
     bool alone = value(c, WITH) == 0 && c->at[START] != SHARED;
     if (c->at[PREEMPT] == NEVER)
         ck_assert_msg(preemptions == 0, "%s", text);
-    else if (c->at[PREEMPT] == ONCE)
+    else if (is_once(c))
         ck_assert_msg(alone ? preemptions == 1 : preemptions >= 1, "%s: %u", text,
                       (unsigned)preemptions);
     else
         ck_assert_msg(preemptions >= ANSWER - 1, "%s: %u", text, (unsigned)preemptions);
+    /* Never lost; brought back unless all of it is in the prefix cache still, at a page's end. */
+    uint64_t outs = metric_get(&metrics->swap_outs), ins = metric_get(&metrics->swap_ins);
+    ck_assert_msg(outs == (is_swapped(c) ? preemptions : 0), "%s: %u left", text, (unsigned)outs);
+    ck_assert_msg(ins <= outs && 2 * ins + 1 >= outs, "%s: %u came back", text, (unsigned)ins);
+    ck_assert_msg(metrics->swap_used_bytes == 0, "%s: slots were lost", text);
     ck_assert_msg(rows <= value(c, CHUNK), "%s: %u rows", text, (unsigned)rows);
     ck_assert_msg(rows == value(c, CHUNK) || value(c, CHUNK) == 512, "%s: %u rows", text,
                   (unsigned)rows);
@@ -404,7 +422,7 @@ static void run_requests(struct engine *engine, const struct combination *c)
     struct completion *completions[OTHERS + 1];
     const struct request *requests[OTHERS + 1];
     uint32_t count = value(c, WITH) + 1;
-    uint32_t place = c->at[PREEMPT] == ONCE ? 0 : value(c, WITH) / 2;
+    uint32_t place = is_once(c) ? 0 : value(c, WITH) / 2;
     ours = model.ours[c->at[SAMPLING]];
     ours.choice_count = c->at[START] == SHARED ? CHOICES : 1;
     ours.use_cache = c->at[START] == PREFIX_HIT;
@@ -444,6 +462,9 @@ static void run(const struct combination *c)
         .prefix_cache = true,
         .check_every_step = true,
         .test_preempt_every = preempt_every(c),
+        .test_swap = true,
+        .swap_dir = is_swapped(c) ? "/tmp" : NULL,
+        .swap_bytes = MIB * 64,
     };
     ck_assert_msg(engine_create(&options, &engine, &error) == STATUS_OK, "%s", error.message);
     warm(engine, c);

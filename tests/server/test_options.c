@@ -247,6 +247,8 @@ START_TEST(test_bad_values)
     REFUSED("one of f32, f16, bf16, q8_0, q4_0", "serve", "-m", "m", "--kv-type", "q5_1");
     REFUSED("one of f32, f16, bf16, q8_0, q4_0", "bench", "-m", "m", "--kv-type", "F16");
     REFUSED("use --kv-type", "serve", "-m", "m", "--cache-type-k", "q8_0");
+    REFUSED("--swap-dir", "serve", "-m", "m", "--swap-bytes", "1GiB");
+    REFUSED("use --swap-bytes", "serve", "-m", "m", "--swap-space", "4");
     REFUSED("use --kv-type", "serve", "-m", "m", "--kv-cache-dtype", "fp8");
     REFUSED("text, json", "serve", "-m", "m", "--log-format", "xml");
     REFUSED("takes no value", "serve", "-m", "m", "--no-prefix-cache=1");
