@@ -67,9 +67,11 @@ START_TEST(test_every_serve_option)
                            "--max-batch-tokens=1", "--max-seqs", "7", "--max-queue=9",
                            "--max-connections", "50", "--served-model-name", "a",
                            "--served-model-name=b", "--api-key-file", "k", "--kernels", "scalar",
-                           "--kv-type=q8_0", NULL),
+                           "--kv-type=q8_0", "--swap-dir", "d", "--swap-bytes=3MiB", NULL),
                      STATUS_OK);
     ck_assert_str_eq(options.kv_type, "q8_0");
+    ck_assert_str_eq(options.swap_dir, "d");
+    ck_assert_uint_eq(options.swap_bytes, 3u << 20);
     ck_assert_uint_eq(options.port, 0);
     ck_assert_uint_eq(options.threads, 3);
     ck_assert_uint_eq(options.memory_bytes, 512u << 20);
