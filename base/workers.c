@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define LINE_BYTES 64u
 #define SPINS_MAX 4000 /* about 40–100 µs: longer than a barrier, shorter than a step */
 
 struct signal { /* a counter that can be waited for; on a cache line of its own */
@@ -63,13 +64,24 @@ static void signal_raise(struct signal *signal)
         syscall(SYS_futex, &signal->value, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* One line a time: more would keep the end of the waiting from being seen. */
+static inline void prefetch_line(struct workers_ahead *ahead)
+{
+    __builtin_prefetch(ahead->at, 0, 2);
+    ahead->at += LINE_BYTES;
+}
+
 /* Wait until the value is no longer `seen`. */
-static void signal_wait(struct signal *signal, unsigned seen, unsigned spins)
+static void signal_wait(struct signal *signal, unsigned seen, unsigned spins,
+                        struct workers_ahead *ahead)
 {
     for (unsigned i = 0; i < spins; i++) {
         if (atomic_load_explicit(&signal->value, memory_order_acquire) != seen)
             return;
-        cpu_relax();
+        if (ahead != NULL && ahead->at < ahead->end)
+            prefetch_line(ahead);
+        else
+            cpu_relax();
         if (i % 1024 == 1023)
             sched_yield();
     }
@@ -92,7 +104,7 @@ static void *worker_main(void *arg)
     struct workers *workers = start.workers;
     unsigned job = 0;
     for (;;) {
-        signal_wait(&workers->start, job, workers->spins);
+        signal_wait(&workers->start, job, workers->spins, NULL);
         job++;
         if (workers->quit)
             return NULL;
@@ -166,28 +178,28 @@ void workers_run(struct workers *workers, void (*fn)(void *arg, unsigned thread_
 {
     workers->fn = fn;
     workers->arg = arg;
-    atomic_store(&workers->next, 0);
+    atomic_store(&workers->next, workers->count);
     atomic_store(&workers->running, workers->count);
     unsigned finished = atomic_load(&workers->finish.value);
     signal_raise(&workers->start);
     fn(arg, 0);
     leave_job(workers);
-    signal_wait(&workers->finish, finished, workers->spins);
+    signal_wait(&workers->finish, finished, workers->spins, NULL);
 }
 
-void workers_barrier(struct workers *workers)
+void workers_barrier(struct workers *workers, struct workers_ahead *ahead)
 {
     if (workers->count == 1) {
-        atomic_store_explicit(&workers->next, 0, memory_order_relaxed);
+        atomic_store_explicit(&workers->next, 1, memory_order_relaxed);
         return;
     }
     unsigned generation = atomic_load(&workers->barrier.value);
     if (atomic_fetch_add(&workers->arrived, 1) + 1 == workers->count) {
         atomic_store(&workers->arrived, 0);
-        atomic_store(&workers->next, 0);
+        atomic_store(&workers->next, workers->count);
         signal_raise(&workers->barrier);
     } else {
-        signal_wait(&workers->barrier, generation, workers->spins);
+        signal_wait(&workers->barrier, generation, workers->spins, ahead);
     }
 }
 

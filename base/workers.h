@@ -24,11 +24,19 @@ unsigned workers_count(const struct workers *workers);
  */
 void workers_run(struct workers *workers, void (*fn)(void *arg, unsigned thread_index), void *arg);
 
-/* Inside a job: returns when all threads of the job have called it. A full memory barrier. Also
-   resets the shared counter of workers_next to 0. */
-void workers_barrier(struct workers *workers);
+/* Bytes that a thread will read soon: [at, end). Waiting threads ask for them, and move `at`. */
+struct workers_ahead {
+    const uint8_t *at, *end;
+};
 
-/* Inside a job, between two barriers: the next work item's index, 0, 1, 2 … each given once. */
+/* Inside a job: returns when all threads of the job have called it. A full memory barrier. Also
+   starts the items of workers_next anew. `ahead` (or NULL) is prefetched while waiting. */
+void workers_barrier(struct workers *workers, struct workers_ahead *ahead);
+
+/* Inside a job, between two barriers: the next work item's index. Item i below the number of
+   threads is thread i's own, to begin with; the others are given once each, in their order:
+
+       for (uint32_t item = thread; item < items; item = workers_next(workers)) … */
 uint32_t workers_next(struct workers *workers);
 
 #endif

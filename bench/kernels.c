@@ -62,7 +62,7 @@ static void run_products(void *arg, unsigned thread)
             &job->matrices[(job->first + step) % job->matrix_count];
         job->kernels->matmul(matrix, &job->activations, 0, job->rows, first, last - first, false,
                              job->y, n);
-        workers_barrier(job->workers);
+        workers_barrier(job->workers, NULL);
     }
 }
 

@@ -220,7 +220,7 @@ static void run_attention(struct meter_job *job, unsigned thread)
     task.scratch = (uint8_t *)task.scratch + thread * job->scratch_bytes;
     task.out += (size_t)thread * KERNEL_QUERY_TILE * task.out_stride;
     uint32_t heads = task.kv->kv_heads, items = heads * job->repeat;
-    for (uint32_t item; (item = workers_next(workers)) < items;) {
+    for (uint32_t item = thread; item < items; item = workers_next(workers)) {
         task.kv_head = item % heads;
         job->meter->kernels->attention(&task);
     }

@@ -242,12 +242,9 @@ static void attend_run(void *arg, unsigned thread)
     const struct openblas *model = arg;
     uint32_t heads = model->details.config.heads;
     float *scores = model->scores + (size_t)thread * model->context;
-    for (;;) {
-        uint32_t item = workers_next(model->workers);
-        if (item >= model->sequence->row_count * heads)
-            break;
+    uint32_t items = model->sequence->row_count * heads;
+    for (uint32_t item = thread; item < items; item = workers_next(model->workers))
         attend(model, item / heads, item % heads, scores);
-    }
 }
 
 /* ---- Layers ---- */

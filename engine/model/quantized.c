@@ -25,10 +25,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE_ROWS_MAX 64u   /* activations of a tile stay within a core's second-level cache */
-#define TILE_ROWS_AIM 56u   /* unpacking weights for a tile costs 3 % more at 32 rows */
-#define ALONE_ROWS_MAX 8u   /* up to here a thread quantizes for itself instead of sharing */
-#define ITEMS_PER_THREAD 8u /* items a matrix is cut into: evens out threads of unequal speed */
+#define TILE_ROWS_MAX 64u /* activations of a tile stay within a core's second-level cache */
+#define TILE_ROWS_AIM 56u /* unpacking weights for a tile costs 3 % more at 32 rows */
+#define ALONE_ROWS_MAX 8u /* up to here a thread quantizes for itself instead of sharing */
+#define AHEAD_BYTES_MAX (128u * 1024u) /* prefetched while waiting: a part of a core's own cache   \
+                                        */
+
+/* What one thread of a step keeps for itself. */
+struct thread_state {
+    _Alignas(64) struct workers_ahead ahead; /* the weights that it will read next */
+};
 
 /* Parts of a step whose time is measured. */
 enum stage {
@@ -64,6 +70,7 @@ struct quantized {
     uint64_t quantized_part_bytes; /* of one thread */
     uint8_t *attention_scratch;    /* [threads][attention_part_bytes] */
     uint64_t attention_part_bytes;
+    struct thread_state *states;       /* [threads] */
     struct query_tile *query_tiles[2]; /* [0] of all rows, [1] of logits rows (last layer) */
     /* the step */
     uint32_t query_tile_count[2];
@@ -116,6 +123,7 @@ static void carve_scratch(struct quantized *model, const struct model_details *d
     uint32_t groups = kv_groups_of(config).groups.count;
     forward->slots = carve(carver, groups * rows, sizeof forward->slots[0]);
     forward->positions = carve(carver, rows, sizeof forward->positions[0]);
+    model->states = carve(carver, threads, sizeof model->states[0]);
     model->query_tiles[0] = carve(carver, rows, sizeof model->query_tiles[0][0]);
     model->query_tiles[1] = carve(carver, rows, sizeof model->query_tiles[1][0]);
 
@@ -270,9 +278,54 @@ static void mark(struct quantized *model, unsigned thread, enum stage stage)
 static void meet(struct quantized *model, unsigned thread)
 {
     uint64_t start_ns = thread == 0 ? clock_now_ns() : 0;
-    workers_barrier(model->workers);
+    workers_barrier(model->workers, &model->states[thread].ahead);
     if (thread == 0)
         model->waited_ns += clock_now_ns() - start_ns;
+}
+
+struct group_range {
+    uint32_t first, count;
+};
+
+/* The row groups of item `item` of a matrix with n outputs; false: there is no such item. Items
+   shrink: half of what is left goes to all threads in equal pieces, and so on down to one group.
+   Large pieces keep memory streaming, small ones let threads end together (guided self-scheduling,
+   Polychronopoulos and Kuck 1987). */
+static bool item_groups(const struct quantized *model, uint32_t item, uint32_t n,
+                        struct group_range *out)
+{
+    uint32_t threads = model->threads, first = 0, left = forward_groups(n);
+    for (;; item -= threads) {
+        uint32_t size = left / (2 * threads) > 0 ? left / (2 * threads) : 1;
+        if (item < threads) {
+            *out = (struct group_range){first + item * size, size};
+            return item * size < left;
+        }
+        if (size * threads >= left)
+            return false;
+        first += size * threads;
+        left -= size * threads;
+    }
+}
+
+/* The thread's next matrix: what it waits for from now on, it spends on fetching these groups. */
+static void look_at_groups(struct quantized *model, unsigned thread,
+                           const struct packed_matrix *matrix, struct group_range range)
+{
+    uint64_t group_bytes =
+        model->forward.kernels->packed_bytes(matrix->format, KERNEL_ROW_GROUP, matrix->k);
+    uint64_t bytes = range.count * group_bytes;
+    const uint8_t *at = (const uint8_t *)matrix->data + range.first * group_bytes;
+    model->states[thread].ahead =
+        (struct workers_ahead){at, at + (bytes < AHEAD_BYTES_MAX ? bytes : AHEAD_BYTES_MAX)};
+}
+
+/* The same for the first of a matrix's items that the thread takes. */
+static void look_at(struct quantized *model, unsigned thread, const struct packed_matrix *matrix)
+{
+    struct group_range range;
+    if (item_groups(model, thread, matrix->n, &range))
+        look_at_groups(model, thread, matrix, range);
 }
 
 static bool is_last(const struct quantized *model, uint32_t layer)
@@ -291,10 +344,7 @@ static void attend(struct quantized *model, unsigned thread, uint32_t layer)
     uint32_t tasks = model->query_tile_count[last] * kv_heads;
     uint32_t items = tasks + (last ? forward->batch->logits_row_count : 0);
     void *scratch = model->attention_scratch + thread * model->attention_part_bytes;
-    for (;;) {
-        uint32_t item = workers_next(model->workers);
-        if (item >= items)
-            break;
+    for (uint32_t item = thread; item < items; item = workers_next(model->workers)) {
         if (item < tasks)
             forward_attention(forward, layer, &model->query_tiles[last][item / kv_heads],
                               item % kv_heads, scratch);
@@ -313,15 +363,10 @@ typedef void stage_fn(const struct forward *forward, uint32_t layer, const struc
 static void share_groups(struct quantized *model, unsigned thread, stage_fn *stage, uint32_t layer,
                          const struct tile *tile, uint32_t n)
 {
-    uint32_t groups = forward_groups(n);
-    uint32_t step = groups / (model->threads * ITEMS_PER_THREAD);
-    step = step < 1 ? 1 : step > 8 ? 8 : step;
-    for (;;) {
-        uint32_t first = workers_next(model->workers) * step;
-        if (first >= groups)
-            break;
-        stage(&model->forward, layer, tile, first, groups - first < step ? groups - first : step);
-    }
+    struct group_range range;
+    for (uint32_t item = thread; item_groups(model, item, n, &range);
+         item = workers_next(model->workers))
+        stage(&model->forward, layer, tile, range.first, range.count);
     meet(model, thread);
 }
 
@@ -329,12 +374,8 @@ static void share_groups(struct quantized *model, unsigned thread, stage_fn *sta
 static void share_rows(struct quantized *model, unsigned thread, stage_fn *stage, uint32_t layer,
                        const struct tile *tile)
 {
-    for (;;) {
-        uint32_t row = workers_next(model->workers);
-        if (row >= tile->rows)
-            break;
+    for (uint32_t row = thread; row < tile->rows; row = workers_next(model->workers))
         stage(&model->forward, layer, tile, row, 1);
-    }
     meet(model, thread);
 }
 
@@ -351,12 +392,9 @@ static void prepare_rows(struct quantized *model, unsigned thread, stage_fn *sta
 
 static void share_embedding(struct quantized *model, unsigned thread)
 {
-    for (;;) {
-        uint32_t row = workers_next(model->workers);
-        if (row >= model->forward.batch->row_count)
-            break;
+    uint32_t rows = model->forward.batch->row_count;
+    for (uint32_t row = thread; row < rows; row = workers_next(model->workers))
         forward_embed(&model->forward, row, 1);
-    }
     meet(model, thread);
 }
 
@@ -379,29 +417,42 @@ static void qkv_by_outputs(struct quantized *model, unsigned thread, uint32_t la
                            const struct tile *tile)
 {
     uint32_t units = model->forward.kv_units + model->forward.query_units;
-    for (;;) {
-        uint32_t unit = workers_next(model->workers);
-        if (unit >= units)
-            break;
+    for (uint32_t unit = thread; unit < units; unit = workers_next(model->workers))
         forward_qkv_unit(&model->forward, layer, tile, unit);
-    }
     meet(model, thread);
+}
+
+/* What comes after a layer's last matrix: the next layer's keys (a thread's first unit), or the
+   output head. */
+static void look_beyond(struct quantized *model, unsigned thread, uint32_t layer)
+{
+    const struct forward *forward = &model->forward;
+    uint32_t groups = forward_groups(forward->unit_heads * forward->details.config.head_dim);
+    if (is_last(model, layer))
+        look_at(model, thread, &forward->weights.head);
+    else if (thread < forward->kv_units)
+        look_at_groups(model, thread, &forward->weights.layers[layer + 1].k,
+                       (struct group_range){thread * groups, groups});
 }
 
 static void after_attention_by_outputs(struct quantized *model, unsigned thread, uint32_t layer,
                                        const struct tile *tile, bool alone)
 {
     const struct model_config *config = &model->forward.details.config;
+    const struct layer_weights *weights = &model->forward.weights.layers[layer];
     bool post = forward_has_post_norms(&model->forward);
     prepare_rows(model, thread, forward_quantize_attended, layer, tile, alone);
+    look_at(model, thread, &weights->gate);
     share_groups(model, thread, forward_output, layer, tile, config->embedding);
     mark(model, thread, STAGE_OUTPUT);
     if (post)
         share_rows(model, thread, forward_post_attention, layer, tile);
     prepare_rows(model, thread, forward_norm_feed, layer, tile, alone);
+    look_at(model, thread, &weights->down);
     share_groups(model, thread, forward_gate_up, layer, tile, config->feed_forward);
     mark(model, thread, STAGE_FEED_UP);
     prepare_rows(model, thread, forward_quantize_gate, layer, tile, alone);
+    look_beyond(model, thread, layer);
     share_groups(model, thread, forward_down, layer, tile, config->embedding);
     mark(model, thread, STAGE_FEED_DOWN);
     if (post)
@@ -419,6 +470,7 @@ static void step_by_outputs(struct quantized *model, unsigned thread)
     mark(model, thread, STAGE_EMBED);
     for (uint32_t layer = 0; layer < forward->details.config.layers; ++layer) {
         prepare_rows(model, thread, forward_norm_attention, layer, &tile, alone);
+        look_at(model, thread, &forward->weights.layers[layer].output);
         qkv_by_outputs(model, thread, layer, &tile);
         mark(model, thread, STAGE_QKV);
         if (is_last(model, layer)) {
@@ -430,12 +482,8 @@ static void step_by_outputs(struct quantized *model, unsigned thread)
         mark(model, thread, STAGE_ATTENTION);
         after_attention_by_outputs(model, thread, layer, &tile, alone);
     }
-    for (;;) {
-        uint32_t row = workers_next(model->workers);
-        if (row >= batch->logits_row_count)
-            break;
+    for (uint32_t row = thread; row < batch->logits_row_count; row = workers_next(model->workers))
         forward_final_norm(forward, row, 1);
-    }
 }
 
 /* ---- A step cut by rows ---- */
@@ -496,10 +544,9 @@ static void tiles_between(struct quantized *model, unsigned thread, uint32_t lay
     float *x = end ? forward->hidden : forward->x;
     size_t queries = (size_t)config->heads * config->head_dim;
     struct tile tile = {.work = part_of(model, thread)};
-    for (;;) {
-        tile.first = workers_next(model->workers) * model->tile_rows;
-        if (tile.first >= rows)
-            break;
+    for (uint32_t item = thread; item * model->tile_rows < rows;
+         item = workers_next(model->workers)) {
+        tile.first = item * model->tile_rows;
         tile.rows = rows - tile.first < model->tile_rows ? rows - tile.first : model->tile_rows;
         tile.x = x + (size_t)tile.first * config->embedding;
         tile.attended = forward->attended + tile.first * queries;
@@ -553,6 +600,19 @@ static void quantize_logits(const struct forward *forward, uint32_t layer, const
     forward->kernels->quantize(&input, first, count);
 }
 
+static void cap_logits(const struct quantized *model, struct group_range range)
+{
+    uint32_t n = model->forward.weights.head.n;
+    float cap = model->forward.details.final_cap;
+    uint32_t end = (range.first + range.count) * KERNEL_ROW_GROUP;
+    end = end < n ? end : n;
+    for (uint32_t row = 0; row < model->logits_count; ++row)
+        for (uint32_t o = range.first * KERNEL_ROW_GROUP; o < end; ++o) {
+            float *y = &model->logits_out[(size_t)row * n + o];
+            *y = cap * math_tanh(*y / cap);
+        }
+}
+
 static void logits_run(void *arg, unsigned thread)
 {
     struct quantized *model = arg;
@@ -564,24 +624,13 @@ static void logits_run(void *arg, unsigned thread)
     struct tile tile = whole_tile(model, thread, alone, x, rows);
     prepare_rows(model, thread, quantize_logits, 0, &tile, alone);
     struct activations input = {rows, head->k, x, tile.work.quantized};
-    uint32_t groups = forward_groups(head->n), step = 8;
-    float cap = forward->details.final_cap;
-    for (;;) {
-        uint32_t first = workers_next(model->workers) * step;
-        if (first >= groups)
-            break;
-        uint32_t count = groups - first < step ? groups - first : step;
-        forward->kernels->matmul(head, &input, 0, rows, first, count, false, model->logits_out,
-                                 head->n);
-        if (cap == 0.0f)
-            continue;
-        uint32_t end = (first + count) * KERNEL_ROW_GROUP;
-        end = end < head->n ? end : head->n;
-        for (uint32_t row = 0; row < rows; ++row)
-            for (uint32_t o = first * KERNEL_ROW_GROUP; o < end; ++o) {
-                float *y = &model->logits_out[(size_t)row * head->n + o];
-                *y = cap * math_tanh(*y / cap);
-            }
+    struct group_range range;
+    for (uint32_t item = thread; item_groups(model, item, head->n, &range);
+         item = workers_next(model->workers)) {
+        forward->kernels->matmul(head, &input, 0, rows, range.first, range.count, false,
+                                 model->logits_out, head->n);
+        if (forward->details.final_cap != 0.0f)
+            cap_logits(model, range);
     }
 }
 

@@ -447,10 +447,9 @@ static void piece_run(void *arg, unsigned thread)
     const struct piece_job *job = arg;
     const struct weights_loader *loader = job->load->loader;
     uint64_t row_bytes = format_row_bytes(job->format, job->matrix->k);
-    for (;;) {
-        uint32_t at = workers_next(loader->workers) * KERNEL_ROW_GROUP;
-        if (at >= job->count)
-            break;
+    for (uint32_t item = thread; item * KERNEL_ROW_GROUP < job->count;
+         item = workers_next(loader->workers)) {
+        uint32_t at = item * KERNEL_ROW_GROUP;
         uint32_t count = job->count - at < KERNEL_ROW_GROUP ? job->count - at : KERNEL_ROW_GROUP;
         const uint8_t *rows = job->load->piece + at * row_bytes;
         if (loader->form == WEIGHTS_PACKED)

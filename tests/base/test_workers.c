@@ -21,13 +21,15 @@ static void run(void *arg, unsigned index)
     struct job *job = arg;
     atomic_fetch_add(&job->entered, 1);
     for (unsigned round = 1; round <= 3; round++) {
-        for (uint32_t i; (i = workers_next(job->workers)) < ITEMS;)
+        for (uint32_t i = index; i < ITEMS; i = workers_next(job->workers))
             job->given[i]++;
         job->value[index] = round * 10 + index;
-        workers_barrier(job->workers);
+        struct workers_ahead ahead = {(const uint8_t *)job->given, (const uint8_t *)job->value};
+        workers_barrier(job->workers, &ahead);
+        ck_assert(ahead.at < ahead.end + 64); /* a line at a time */
         for (unsigned t = 0; t < job->count; t++)
             job->sums[index] += job->value[t];
-        workers_barrier(job->workers);
+        workers_barrier(job->workers, NULL);
     }
 }
 
