@@ -54,6 +54,9 @@ struct attention_task {
     float *out;      /* as q */
     size_t out_stride;
     void *scratch; /* attention_scratch_bytes, 64-byte aligned, one per thread */
+    /* What this thread will probably compute next, of the same layer, or NULL: its keys and values
+       are fetched meanwhile. */
+    const struct attention_task *next;
 };
 #define KERNEL_QUERY_TILE 16u
 

@@ -37,6 +37,9 @@ struct kv_layout {
     uint32_t head_dim; /* a multiple of 8, and of kv_type_block */
 };
 
+/* Asks for the keys and values of one page, layer and head, into a core's own cache. */
+void kv_fetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head);
+
 const char *kv_type_name(enum kv_type type);
 /* false: no such name. */
 bool kv_type_parse(const char *name, enum kv_type *out);

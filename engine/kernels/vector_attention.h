@@ -27,6 +27,8 @@
 
 #define ATTENTION_ROWS TILE_ROWS
 #define TILE_VECTORS (ATTENTION_TILE / VECTOR_LANES)
+#define NEXT_TOKENS 512u /* fetched of the next task: with this one's, half of a core's own cache  \
+                          */
 
 struct attention_rows;
 
@@ -41,6 +43,7 @@ struct kv_reader {
 struct attention_rows {
     const struct attention_task *task;
     const struct kv_reader *reader;
+    const struct attention_task *next; /* its keys and values here are fetched, or NULL */
     uint32_t head_dim;
     uint32_t rows;
     uint32_t last;   /* the last query's position */
@@ -76,11 +79,10 @@ static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t fr
     return true;
 }
 
-/* The plane with the keys or values of one position of the tile. */
-static const uint8_t *tile_plane(const struct attention_rows *rows, uint32_t at, bool values)
+/* The plane with a task's keys or values of one position. */
+static const uint8_t *plane_at(const struct attention_task *task, uint32_t position, bool values)
 {
-    const struct attention_task *task = rows->task;
-    uint32_t page = task->pages[(rows->tile + at) / task->kv->page_size];
+    uint32_t page = task->pages[position / task->kv->page_size];
     return kv_plane(task->kv, page, task->layer, task->kv_head, values);
 }
 
@@ -90,21 +92,28 @@ struct key_place {
     const uint8_t *scales;
 };
 
-INLINE struct key_place tile_keys(const enum kv_type type, const struct attention_rows *rows,
-                                  uint32_t at)
+INLINE struct key_place keys_at(const enum kv_type type, const struct attention_task *task,
+                                uint32_t position)
 {
-    const size_t page_size = rows->task->kv->page_size;
-    const uint8_t *plane = tile_plane(rows, at, false);
-    size_t offset = (rows->tile + at) % page_size;
+    const size_t page_size = task->kv->page_size;
+    const uint8_t *plane = plane_at(task, position, false);
+    size_t offset = position % page_size;
     size_t scales = kv_is_quantized(type) ? 2 * page_size : 0;
     return (struct key_place){plane + scales + offset * kv_element_bytes(type), plane + 2 * offset};
 }
 
-/* Whether position `at` of the next tile may be asked for: rows go through a tile one after the
-   other, and the first ones fetch the next tile for all. */
+/* What is fetched meanwhile: the same place in the next tile, for the first-level cache, and in the
+   same tile of the next task, which may be far away. Rows go through a tile one after the other,
+   and the first ones fetch for all. */
 INLINE bool is_ahead(const struct attention_rows *rows, uint32_t r, uint32_t at)
 {
     return r == rows->active && rows->tile + ATTENTION_TILE + at <= rows->last;
+}
+
+INLINE bool is_next(const struct attention_rows *rows, uint32_t r, uint32_t at)
+{
+    return r == rows->active && rows->next != NULL &&
+           rows->tile + at < rows->next->first_position + rows->next->query_count;
 }
 
 /* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
@@ -115,11 +124,13 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
 {
     const struct attention_task *task = rows->task;
     const size_t stride = (size_t)task->kv->page_size * kv_element_bytes(type);
-    const uint8_t *ahead[4];
+    const uint8_t *ahead[4], *next[4];
     const bool fetch = is_ahead(rows, r, at + (uint32_t)(vectors - 1) * VECTOR_LANES);
+    const bool fetch_next = is_next(rows, r, at + (uint32_t)(vectors - 1) * VECTOR_LANES);
     for (int v = 0; v < vectors; v++) {
-        uint32_t next = at + ATTENTION_TILE + (uint32_t)v * VECTOR_LANES;
-        ahead[v] = fetch ? tile_keys(type, rows, next).keys : NULL;
+        uint32_t position = rows->tile + at + (uint32_t)v * VECTOR_LANES;
+        ahead[v] = fetch ? keys_at(type, task, position + ATTENTION_TILE).keys : NULL;
+        next[v] = fetch_next ? keys_at(type, rows->next, position).keys : NULL;
     }
     const float *q[ATTENTION_ROWS];
     vf sums[ATTENTION_ROWS][4];
@@ -144,9 +155,14 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
                                        scales[v], 0);
             }
         }
-        if (fetch && to % 64 < stride) { /* a new line */
+        if (to % 64 < stride) { /* a new line */
             for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
-                _mm_prefetch((const char *)(ahead[v] + to), _MM_HINT_T0);
+                if (fetch) {
+                    _mm_prefetch((const char *)(ahead[v] + to), _MM_HINT_T0);
+                }
+                if (fetch_next) {
+                    _mm_prefetch((const char *)(next[v] + to), _MM_HINT_T1);
+                }
             }
         }
 #pragma GCC unroll 2
@@ -195,9 +211,9 @@ COPIED void score_rows(const enum kv_type type, const int vectors, const bool sp
             b = visible_eight(a + 8, first, end);
             a = visible_eight(a, first, end);
         }
-        low[v] = tile_keys(type, rows, a);
+        low[v] = keys_at(type, rows->task, rows->tile + a);
         if (split) {
-            high[v] = tile_keys(type, rows, b);
+            high[v] = keys_at(type, rows->task, rows->tile + b);
         }
     }
     for (uint32_t r = rows->active; r < rows->active_end;) {
@@ -325,21 +341,26 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
     for (uint32_t t = first; t < end;) {
         uint32_t offset = (rows->tile + t) % page_size;
         uint32_t run = page_size - offset < end - t ? page_size - offset : end - t;
-        const uint8_t *plane = tile_plane(rows, t, true);
-        const uint8_t *from = plane + start + offset * row_bytes, *ahead = from;
+        const uint8_t *plane = plane_at(rows->task, rows->tile + t, true);
+        const uint8_t *from = plane + start + offset * row_bytes, *ahead = from, *next = from;
         const uint16_t *scales = (const uint16_t *)(const void *)plane + offset * blocks;
         scales += (d - in_block) / KV_BLOCK;
         if (is_ahead(rows, r, t + run - 1)) {
-            ahead = tile_plane(rows, t + ATTENTION_TILE, true);
+            ahead = plane_at(rows->task, rows->tile + t + ATTENTION_TILE, true);
             if (kv_is_quantized(type)) {
                 _mm_prefetch((const char *)ahead + 2 * offset * blocks, _MM_HINT_T0);
             }
             ahead += start + offset * row_bytes;
         }
-        for (uint32_t stop = t + run; t < stop; t++, from += row_bytes, ahead += row_bytes) {
+        if (is_next(rows, r, t + run - 1)) {
+            next = plane_at(rows->next, rows->tile + t, true) + start + offset * row_bytes;
+        }
+        for (uint32_t stop = t + run; t < stop;
+             t++, from += row_bytes, ahead += row_bytes, next += row_bytes) {
             vf values[4];
             for (size_t v = 0; v < kv_row_bytes(type, (uint32_t)vectors * VECTOR_LANES); v += 64) {
                 _mm_prefetch((const char *)(ahead + v), _MM_HINT_T0);
+                _mm_prefetch((const char *)(next + v), _MM_HINT_T1);
             }
 #pragma GCC unroll 4
             for (uint32_t v = 0; v < (uint32_t)vectors; v++) {
@@ -450,6 +471,16 @@ static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t c
     }
 }
 
+/* The next task, if this tile of it is to be fetched and has its pages. */
+static const struct attention_task *next_task(const struct attention_rows *rows)
+{
+    const struct attention_task *next = rows->task->next;
+    return next != NULL && rows->tile < NEXT_TOKENS &&
+                   rows->tile >= attention_first_visible(next->first_position, next->window)
+               ? next
+               : NULL;
+}
+
 static void walk_tile(struct attention_rows *rows)
 {
     uint32_t first = ATTENTION_TILE, end = 0;
@@ -467,6 +498,7 @@ static void walk_tile(struct attention_rows *rows)
     if (rows->active_end == 0) {
         return;
     }
+    rows->next = next_task(rows);
     rows->reader->score(rows, first, end);
     for (uint32_t r = rows->active; r < rows->active_end; r++) {
         uint32_t f, e;

@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define FETCHED_TOKENS 128u /* of a task ahead of time */
+
 static uint32_t query_width(const struct forward *forward)
 {
     return forward->details.config.heads * forward->details.config.head_dim;
@@ -180,15 +182,15 @@ void forward_qkv_unit(const struct forward *forward, uint32_t layer, const struc
         query_unit(forward, layer, tile, unit - forward->kv_units);
 }
 
-void forward_attention(const struct forward *forward, uint32_t layer,
-                       const struct query_tile *queries, uint32_t kv_head, void *scratch)
+struct attention_task forward_attention(const struct forward *forward, uint32_t layer,
+                                        const struct query_tile *queries, uint32_t kv_head)
 {
     const struct model_config *config = &forward->details.config;
     const struct batch_sequence *sequence = &forward->batch->sequences[queries->sequence];
     struct kv_place place = forward->places[layer];
     uint32_t group = config->heads / config->kv_heads;
     size_t width = query_width(forward), head = (size_t)kv_head * group * config->head_dim;
-    struct attention_task task = {
+    return (struct attention_task){
         .kv = &forward->kv,
         .layer = place.layer,
         .kv_head = kv_head,
@@ -203,9 +205,18 @@ void forward_attention(const struct forward *forward, uint32_t layer,
         .window = model_layer_is_local(&forward->details, layer) ? config->window : 0,
         .out = forward->attended + queries->out_row * width + head,
         .out_stride = width,
-        .scratch = scratch,
     };
-    forward->kernels->attention(&task);
+}
+
+void forward_fetch(const struct attention_task *task)
+{
+    uint32_t page_size = task->kv->page_size, first = task->first_position;
+    uint32_t page =
+        task->window > 0 && first >= task->window ? (first + 1 - task->window) / page_size : 0;
+    uint32_t end = (first + task->query_count - 1) / page_size + 1;
+    uint32_t most = (FETCHED_TOKENS + page_size - 1) / page_size;
+    for (end = end < page + most ? end : page + most; page < end; ++page)
+        kv_fetch(task->kv, task->pages[page], task->layer, task->kv_head);
 }
 
 /* ---- Projections back to the residual stream ---- */

@@ -92,9 +92,11 @@ void forward_quantize_gate(const struct forward *forward, uint32_t layer, const 
 void forward_qkv_unit(const struct forward *forward, uint32_t layer, const struct tile *tile,
                       uint32_t unit);
 
-/* One query tile with one KV head. */
-void forward_attention(const struct forward *forward, uint32_t layer,
-                       const struct query_tile *queries, uint32_t kv_head, void *scratch);
+/* The attention of one query tile with one KV head: for kernels->attention, which wants scratch too,
+   or for forward_fetch, which asks for its first keys and values before they are needed. */
+struct attention_task forward_attention(const struct forward *forward, uint32_t layer,
+                                        const struct query_tile *queries, uint32_t kv_head);
+void forward_fetch(const struct attention_task *task);
 
 /* Row groups [first, first + groups) of the output projection: added to x, or, when there is a post
    norm, into work.projected. */

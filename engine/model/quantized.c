@@ -28,8 +28,9 @@
 #define TILE_ROWS_MAX 64u /* activations of a tile stay within a core's second-level cache */
 #define TILE_ROWS_AIM 56u /* unpacking weights for a tile costs 3 % more at 32 rows */
 #define ALONE_ROWS_MAX 8u /* up to here a thread quantizes for itself instead of sharing */
-#define AHEAD_BYTES_MAX (128u * 1024u) /* prefetched while waiting: a part of a core's own cache   \
-                                        */
+#define AHEAD_BYTES_MAX                                                                            \
+    (128u * 1024u) /* prefetched while waiting: a part of a core's own cache                       \
+                    */
 
 /* What one thread of a step keeps for itself. */
 struct thread_state {
@@ -333,6 +334,27 @@ static bool is_last(const struct quantized *model, uint32_t layer)
     return layer + 1 == model->forward.details.config.layers;
 }
 
+static struct attention_task attention_task(const struct quantized *model, uint32_t layer,
+                                            uint32_t item)
+{
+    unsigned last = is_last(model, layer) ? 1 : 0;
+    uint32_t kv_heads = model->forward.details.config.kv_heads;
+    return forward_attention(&model->forward, layer, &model->query_tiles[last][item / kv_heads],
+                             item % kv_heads);
+}
+
+static void attend_task(struct quantized *model, unsigned thread, uint32_t layer, uint32_t item,
+                        uint32_t tasks)
+{
+    struct attention_task task = attention_task(model, layer, item), next;
+    task.scratch = model->attention_scratch + thread * model->attention_part_bytes;
+    if (item + model->threads < tasks) { /* a guess: others may be faster or slower */
+        next = attention_task(model, layer, item + model->threads);
+        task.next = &next;
+    }
+    model->forward.kernels->attention(&task);
+}
+
 /* One interval: attention of a layer, given out by query tile and KV head. In the last layer also
    the residual stream of the logits rows moves together. */
 static void attend(struct quantized *model, unsigned thread, uint32_t layer)
@@ -343,11 +365,9 @@ static void attend(struct quantized *model, unsigned thread, uint32_t layer)
     uint32_t width = forward->details.config.embedding;
     uint32_t tasks = model->query_tile_count[last] * kv_heads;
     uint32_t items = tasks + (last ? forward->batch->logits_row_count : 0);
-    void *scratch = model->attention_scratch + thread * model->attention_part_bytes;
     for (uint32_t item = thread; item < items; item = workers_next(model->workers)) {
         if (item < tasks)
-            forward_attention(forward, layer, &model->query_tiles[last][item / kv_heads],
-                              item % kv_heads, scratch);
+            attend_task(model, thread, layer, item, tasks);
         else
             memcpy(forward->hidden + (size_t)(item - tasks) * width,
                    forward->x + (size_t)forward->batch->logits_rows[item - tasks] * width,
@@ -417,6 +437,12 @@ static void qkv_by_outputs(struct quantized *model, unsigned thread, uint32_t la
                            const struct tile *tile)
 {
     uint32_t units = model->forward.kv_units + model->forward.query_units;
+    uint32_t tasks =
+        model->query_tile_count[is_last(model, layer)] * model->forward.details.config.kv_heads;
+    if (thread < tasks) {
+        struct attention_task task = attention_task(model, layer, thread);
+        forward_fetch(&task);
+    }
     for (uint32_t unit = thread; unit < units; unit = workers_next(model->workers))
         forward_qkv_unit(&model->forward, layer, tile, unit);
     meet(model, thread);
