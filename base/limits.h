@@ -31,6 +31,11 @@
 #define LIMIT_TIMEOUT_SECONDS 86400 /* a day: whoever waits longer has left */
 #define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
+/* The prefix cache on disk */
+#define LIMIT_CACHE_LOAD_SECONDS                                                                   \
+    10 /* reading it at start; then the server is ready without the rest */
+#define LIMIT_CACHE_SAVE_SECONDS 5 /* writing what is missing at the end, after the drain */
+
 /* Model files */
 #define LIMIT_TENSORS 65536
 #define LIMIT_METADATA 4096   /* keys */

@@ -17,6 +17,7 @@
 #include "engine/engine_metrics.h"
 #include "engine/intake.h"
 #include "engine/page_swap.h"
+#include "engine/prefix_saver.h"
 #include "engine/scheduler.h"
 #include "engine/step_pacer.h"
 
@@ -25,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #define STACK_BYTES (2 * MIB) /* the backend's kernels run on this thread too */
 
@@ -38,6 +40,7 @@ struct engine {
     struct pager *pager;
     struct page_swap *swap; /* NULL: none */
     struct scheduler *scheduler;
+    struct prefix_saver *saver; /* NULL: the cache does not survive a restart */
     struct step_pacer pacer;
     uint32_t swept_epoch;
     uint64_t completed_seen;
@@ -56,6 +59,7 @@ struct engine {
     pthread_cond_t arrived;
     struct completion *inbox_first, *inbox_last;
     bool reset_wanted; /* forget prefixes before the next completions */
+    bool saver_woke;   /* it has something to tell */
     bool draining;
     bool stopping;
     struct intake intake; /* its own comments say which parts */
@@ -106,6 +110,22 @@ static uint64_t scratch_bytes(const struct engine_options *options)
                                      : 0;
 }
 
+static bool saves_prefixes(const struct engine_options *options)
+{
+    return options->cache_dir && options->prefix_cache;
+}
+
+/* What it costs, and where it writes. */
+static struct prefix_saver_options saver_options_for(const struct engine_options *options)
+{
+    return (struct prefix_saver_options){
+        .directory = options->cache_dir,
+        .cap_bytes = options->cache_dir_bytes,
+        .model_identity = options->model_identity,
+        .backend = options->backend,
+    };
+}
+
 uint64_t engine_memory_bytes(const struct engine_options *options)
 {
     const struct backend *backend = options->backend;
@@ -119,6 +139,10 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     bytes += scratch_bytes(options);
     if (options->swap_dir)
         bytes += page_swap_memory_bytes(options->swap_bytes, backend->page_bytes);
+    if (saves_prefixes(options)) {
+        struct prefix_saver_options saver = saver_options_for(options);
+        bytes += prefix_saver_memory_bytes(&saver);
+    }
     /* The allocator's own: a page and a header for each of the nine allocations above. */
     return bytes + 9 * (4096 + 64);
 }
@@ -226,22 +250,65 @@ static void enter_phase(struct engine *engine, enum engine_phase phase)
 static void reset_cache(struct engine *engine)
 {
     uint32_t count = pager_forget(engine->pager);
+    if (engine->saver)
+        prefix_saver_forget(engine->saver);
     metric_add(&engine->metrics.cache_resets, 1);
     atomic_store(&engine->metrics.pages_cached, (int64_t)pager_cached_count(engine->pager));
     log_info("cache_reset", "%u pages forgotten, %u held by running requests are kept", count,
              pager_total_count(engine->pager) - pager_free_count(engine->pager));
 }
 
+/* The saver's thread has something to tell. */
+static void wake_for_saver(void *arg)
+{
+    struct engine *engine = arg;
+    pthread_mutex_lock(&engine->lock);
+    engine->saver_woke = true;
+    pthread_cond_signal(&engine->arrived);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static bool has_nothing_to_do(const struct engine *engine)
+{
+    return !engine->stopping && !engine->inbox_first && !engine->reset_wanted &&
+           !scheduler_has_work(engine->scheduler);
+}
+
+/* With the lock. Idle since since_ns: until something arrives or the saver is to be asked again. */
+static void wait_idle(struct engine *engine, uint64_t since_ns)
+{
+    uint64_t wait_ns = UINT64_MAX;
+    if (engine->saver) {
+        engine->saver_woke = false;
+        pthread_mutex_unlock(&engine->lock);
+        wait_ns = prefix_saver_work(engine->saver, since_ns, clock_now_ns());
+        pthread_mutex_lock(&engine->lock);
+    }
+    if (wait_ns == 0 || engine->saver_woke || !has_nothing_to_do(engine))
+        return;
+    if (wait_ns == UINT64_MAX) {
+        pthread_cond_wait(&engine->arrived, &engine->lock);
+        return;
+    }
+    uint64_t until_ns = clock_now_ns() + wait_ns;
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                             .tv_nsec = (long)(until_ns % 1000000000u)};
+    pthread_cond_timedwait(&engine->arrived, &engine->lock, &until);
+}
+
 /* Hand what arrived to the scheduler; waits while there is nothing to do. false: stop. */
 static bool collect(struct engine *engine)
 {
     bool waited = false;
+    uint64_t since_ns = 0;
     pthread_mutex_lock(&engine->lock);
-    while (!engine->stopping && !engine->inbox_first && !engine->reset_wanted &&
-           !scheduler_has_work(engine->scheduler)) {
+    while (has_nothing_to_do(engine)) {
+        if (!waited) {
+            enter_phase(engine, ENGINE_IDLE);
+            since_ns = engine->phase_start_ns;
+        }
         waited = true;
-        enter_phase(engine, ENGINE_IDLE);
-        pthread_cond_wait(&engine->arrived, &engine->lock);
+        wait_idle(engine, since_ns);
     }
     struct completion *first = engine->inbox_first;
     bool stopping = engine->stopping;
@@ -410,6 +477,15 @@ static enum status create_parts(struct engine *engine, struct error *error)
     status = scheduler_create(&scheduler, &engine->scheduler, error);
     if (status)
         return status;
+    if (saves_prefixes(&engine->options)) {
+        struct prefix_saver_options saver = saver_options_for(&engine->options);
+        saver.pager = engine->pager;
+        saver.wake = wake_for_saver;
+        saver.arg = engine;
+        saver.metrics = &engine->metrics;
+        engine->saver = prefix_saver_create(&saver);
+    }
+    atomic_store(&engine->metrics.pages_cached, (int64_t)pager_cached_count(engine->pager));
     atomic_store(&engine->metrics.pages_total, (int64_t)pager_total_count(engine->pager));
     atomic_store(&engine->metrics.pages_free, (int64_t)pager_free_count(engine->pager));
     return STATUS_OK;
@@ -436,6 +512,7 @@ static enum status start_thread(struct engine *engine, struct error *error)
 
 static void free_parts(struct engine *engine)
 {
+    prefix_saver_destroy(engine->saver);
     scheduler_destroy(engine->scheduler);
     page_swap_destroy(engine->swap);
     pager_destroy(engine->pager);
@@ -461,7 +538,11 @@ enum status engine_create(const struct engine_options *options, struct engine **
     engine->options = *options;
     engine->max_length = max_length_for(options);
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->arrived, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->arrived, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
     step_pacer_init(&engine->pacer, options->step_target_ms, options->max_batch_tokens);
     engine->intake.tenant_count = options->key_count + 1;

@@ -34,6 +34,9 @@ struct engine_options {
     bool prefix_cache;
     const char *swap_dir;        /* where who gives way may be kept (page_swap.h); NULL: nowhere */
     uint64_t swap_bytes;         /* of that file at most */
+    const char *cache_dir;       /* borrowed; where prefixes survive a restart; NULL: nowhere */
+    uint64_t cache_dir_bytes;    /* its cap; 0: as many pages as the pool has */
+    uint64_t model_identity;     /* of the model file: gguf_identity */
     bool check_every_step;       /* tests: pager_check after each step */
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
     bool test_swap;              /* tests: whatever is preempted is swapped */
@@ -79,6 +82,12 @@ struct engine_metrics {
     metric_counter swap_errors;                   /* failed writes and reads, wrong checksums */
     metric_counter swap_fallbacks; /* choices computed again although swapping was cheaper */
     metric_gauge swap_limit_bytes, swap_used_bytes;
+    /* The prefix cache on disk. */
+    metric_counter cache_dir_loads;      /* pages brought back at start */
+    metric_counter cache_dir_hit_tokens; /* of prefix_hits: found in pages that were brought back */
+    metric_counter cache_dir_writes, cache_dir_written_bytes; /* pages */
+    metric_counter cache_dir_errors; /* pages that were damaged or could not be written, … */
+    metric_gauge cache_dir_pages, cache_dir_bytes; /* in the file */
 };
 
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */

@@ -142,16 +142,19 @@ static void seat_followers(struct scheduler *s, struct sequence *leader)
 }
 
 static void note_admission(struct scheduler *s, struct completion *completion,
-                           uint32_t cached_tokens, uint64_t now_ns)
+                           const struct pager_match *match, uint64_t now_ns)
 {
     if (completion->was_admitted)
         return;
+    uint32_t cached_tokens = match->page_count * s->page_size;
     scheduler_leave_queue(s, completion);
     completion->admit_ns = now_ns;
     atomic_store_explicit(&completion->cached_count, cached_tokens, memory_order_release);
     if (uses_cache(s, completion)) {
         metric_add(&s->options.metrics->prefix_queries, completion->prompt_count);
         metric_add(&s->options.metrics->prefix_hits, cached_tokens);
+        metric_add(&s->options.metrics->cache_dir_hit_tokens,
+                   (uint64_t)match->restored_count * s->page_size);
     }
 }
 
@@ -164,7 +167,7 @@ static struct sequence *admit(struct scheduler *s, struct completion *completion
     sequence_start(sequence, s->options.pager, s->options.max_batch_tokens, &need->origin);
     if (sequence->state == SEQUENCE_RETURNING)
         scheduler_return(s, sequence);
-    note_admission(s, completion, sequence->computed, now_ns);
+    note_admission(s, completion, &need->origin.match, now_ns);
     if (sequence->token_count == completion->prompt_count)
         seat_followers(s, sequence);
     return sequence;

@@ -135,16 +135,18 @@ enum status page_store_write_at(const struct page_store *store, uint64_t offset,
     return STATUS_OK;
 }
 
-static uint64_t offset_of(const struct page_store *store, uint32_t slot)
+uint64_t page_store_offset(const struct page_store *store, uint32_t slot)
 {
-    CHECK(slot < store->options.slot_count);
-    return store->options.offset_bytes + slot * store->options.slot_bytes;
+    const struct page_store_options *options = &store->options;
+    CHECK(slot < options->slot_count);
+    return options->offset_bytes + slot * (options->gap_bytes + options->slot_bytes) +
+           options->gap_bytes;
 }
 
 enum status page_store_write(struct page_store *store, uint32_t slot, const void *bytes,
                              struct error *error)
 {
-    uint64_t offset = offset_of(store, slot);
+    uint64_t offset = page_store_offset(store, slot);
     size_t length = store->options.slot_bytes;
     enum status status = page_store_write_at(store, offset, bytes, length, error);
     uint64_t sum = checksum_bytes(bytes, length, slot);
@@ -156,7 +158,7 @@ enum status page_store_write(struct page_store *store, uint32_t slot, const void
 enum status page_store_read(const struct page_store *store, uint32_t slot, void *bytes,
                             struct error *error)
 {
-    uint64_t offset = offset_of(store, slot);
+    uint64_t offset = page_store_offset(store, slot);
     size_t length = store->options.slot_bytes;
     enum status status = page_store_read_at(store, offset, bytes, length, error);
     if (status != STATUS_OK)

@@ -2,7 +2,7 @@
  * A page store: a file of equally long slots, each for the bytes of one page, with a cap. What is
  * written is read back verified or not at all: the checksum of each slot is kept in memory.
  *
- *     file   [ what is the owner's ][ slot 0 ][ slot 1 ] … [ slot count-1 ]
+ *     file   [ what is the owner's ][ gap ][ slot 0 ][ gap ][ slot 1 ] … [ gap ][ slot count-1 ]
  *                            offset ^
  *
  * Knows no tokens and no models. The file grows as slots are first written; a full disk, an I/O
@@ -30,10 +30,11 @@ struct page_store_calls {
 
 struct page_store_options {
     int fd;                /* of a file that can be read and written at offsets; not closed here */
-    uint64_t offset_bytes; /* of slot 0 */
+    uint64_t offset_bytes; /* where slots begin */
     uint64_t slot_bytes;   /* >= 1 */
     uint32_t slot_count;
     struct page_store_calls calls; /* NULL: the system's */
+    uint64_t gap_bytes;            /* before each slot's bytes, the owner's; 0 for most */
 };
 
 struct page_store;
@@ -71,6 +72,9 @@ enum status page_store_read(const struct page_store *store, uint32_t slot, void 
    or whose writing failed it means nothing. */
 uint64_t page_store_sum(const struct page_store *store, uint32_t slot);
 void page_store_set_sum(struct page_store *store, uint32_t slot, uint64_t sum);
+
+/* Where in the file a slot's bytes are; its gap is before them. */
+uint64_t page_store_offset(const struct page_store *store, uint32_t slot);
 
 /* The same careful reading and writing for the owner's own part of the file: all `length` bytes,
    whatever the system does by halves or is interrupted in. STATUS_IO at the file's end, too. */

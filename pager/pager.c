@@ -208,6 +208,8 @@ void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t toke
         for (uint32_t i = first; i < length; i++)
             held += page_pool_holders(&pager->pool, own[i]) > 0;
         out->held_count += held;
+        for (uint32_t i = 0; g == 0 && i < length; i++)
+            out->restored_count += pager->index.entries[own[i]].restored;
         out->kept_count += pager->groups.window[g] == 0 ? held : 0;
     }
 }
@@ -230,6 +232,35 @@ bool pager_findable(const struct pager *pager, uint32_t page)
 {
     CHECK(page > 0 && page < pager->pool.page_count);
     return pager->pool.pages[page].findable != 0;
+}
+
+void pager_describe(const struct pager *pager, uint32_t page, struct pager_entry *out)
+{
+    CHECK(page > 0 && page < pager->pool.page_count);
+    const struct prefix_entry *entry = &pager->index.entries[page];
+    *out = (struct pager_entry){entry->id, entry->parent, entry->salt, entry->group,
+                                prefix_index_tokens(&pager->index, page)};
+}
+
+uint64_t pager_published(const struct pager *pager)
+{
+    return pager->index.last_id;
+}
+
+uint32_t pager_cached(const struct pager *pager, uint32_t *out, uint32_t most)
+{
+    const struct page *pages = pager->pool.pages;
+    uint32_t count = 0;
+    for (uint32_t page = pages[0].previous; count < most && page != 0 && pages[page].findable;
+         page = pages[page].previous)
+        out[count++] = page;
+    return count;
+}
+
+void pager_mark_restored(struct pager *pager, uint32_t page)
+{
+    CHECK(pager_findable(pager, page));
+    pager->index.entries[page].restored = 1;
 }
 
 uint32_t pager_forget(struct pager *pager)

@@ -54,7 +54,8 @@ struct pager_match {
     uint32_t
         held_count; /* pages of all groups that have a holder: adopting takes none of the free */
     uint32_t kept_count; /* of those, in groups that see all: they stay until a sequence's end */
-    uint64_t chain;      /* parent for the page that follows */
+    uint32_t restored_count; /* of page_count: their pages of group 0 came from a file */
+    uint64_t chain;          /* parent for the page that follows */
 };
 
 /* The longest beginning of a prompt for which every group has what it needs to go on from there:
@@ -75,6 +76,25 @@ uint64_t pager_publish(struct pager *pager, uint32_t page, uint32_t group, uint6
 
 /* Is the page named by the prefix index? Such a page is full and must not be written. */
 bool pager_findable(const struct pager *pager, uint32_t page);
+
+/* What the prefix index says of a page. */
+struct pager_entry {
+    uint64_t id; /* its name, never used twice by this process; 0: the page is not findable */
+    uint64_t parent, salt;
+    uint32_t group;
+    const uint32_t *tokens; /* [page_size] */
+};
+void pager_describe(const struct pager *pager, uint32_t page, struct pager_entry *out);
+
+/* How many pages were ever published: the index has changed when this has. */
+uint64_t pager_published(const struct pager *pager);
+
+/* The cached pages (free and findable), those that would be reused last first, at most `most`;
+   returns how many. Heads of prefixes come before what continues them, page by page. */
+uint32_t pager_cached(const struct pager *pager, uint32_t *out, uint32_t most);
+
+/* A page that was just published came from a file, for restored_count. */
+void pager_mark_restored(struct pager *pager, uint32_t page);
 
 /* Forget every page that is findable and has no holder; returns how many. */
 uint32_t pager_forget(struct pager *pager);

@@ -81,18 +81,14 @@ void prefix_index_init(struct prefix_index *index, uint32_t page_count, uint32_t
     };
 }
 
-static inline uint32_t *tokens_of(const struct prefix_index *index, uint32_t page)
-{
-    return index->tokens + (uint64_t)page * index->page_size;
-}
-
 static uint32_t find_in_bucket(const struct prefix_index *index, uint32_t bucket, uint32_t group,
                                uint64_t parent, const uint32_t *tokens, uint64_t salt)
 {
     for (uint32_t page = index->buckets[bucket]; page; page = index->entries[page].next) {
         const struct prefix_entry *entry = &index->entries[page];
         if (entry->parent == parent && entry->salt == salt && entry->group == group &&
-            memcmp(tokens_of(index, page), tokens, index->page_size * sizeof *tokens) == 0)
+            memcmp(prefix_index_tokens(index, page), tokens, index->page_size * sizeof *tokens) ==
+                0)
             return page;
     }
     return 0;
@@ -130,7 +126,8 @@ uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t gr
     if (entry->next)
         index->entries[entry->next].previous = page;
     index->buckets[bucket] = page;
-    memcpy(tokens_of(index, page), tokens, index->page_size * sizeof *tokens);
+    memcpy(index->tokens + (uint64_t)page * index->page_size, tokens,
+           index->page_size * sizeof *tokens);
     index->entry_count++;
     return entry->id;
 }

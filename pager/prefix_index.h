@@ -29,6 +29,7 @@ struct prefix_entry {
     uint32_t next;     /* page, in the bucket's chain; 0: none */
     uint32_t previous; /* page, 0: the bucket itself */
     uint32_t group;
+    uint32_t restored; /* 1: the page came from a file */
 };
 
 struct prefix_index {
@@ -64,6 +65,12 @@ uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t gr
 
 /* Forget the page's entry, which must exist. */
 void prefix_index_remove(struct prefix_index *index, uint32_t page);
+
+/* An entry's tokens [page_size]. */
+static inline const uint32_t *prefix_index_tokens(const struct prefix_index *index, uint32_t page)
+{
+    return index->tokens + (uint64_t)page * index->page_size;
+}
 
 /* Chains, counts and entries agree? For pager_check. */
 bool prefix_index_consistent(const struct prefix_index *index);

@@ -216,6 +216,27 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
            (double)metric_get(&m->cache_resets));
 }
 
+static void write_cache_dir(struct writer *writer, const struct engine_metrics *m)
+{
+    scalar(writer, "quire_cache_dir_loads_total", "counter",
+           "KV pages brought back from --cache-dir at start.",
+           (double)metric_get(&m->cache_dir_loads));
+    scalar(writer, "quire_cache_dir_hits_total", "counter",
+           "Prompt tokens found in pages that were brought back.",
+           (double)metric_get(&m->cache_dir_hit_tokens));
+    scalar(writer, "quire_cache_dir_writes_total", "counter", "KV pages written.",
+           (double)metric_get(&m->cache_dir_writes));
+    scalar(writer, "quire_cache_dir_written_bytes_total", "counter", "Bytes of those.",
+           (double)metric_get(&m->cache_dir_written_bytes));
+    scalar(writer, "quire_cache_dir_errors_total", "counter",
+           "Pages that were damaged or could not be written.",
+           (double)metric_get(&m->cache_dir_errors));
+    scalar(writer, "quire_cache_dir_pages", "gauge", "KV pages in the file.",
+           gauge_of(&m->cache_dir_pages));
+    scalar(writer, "quire_cache_dir_bytes", "gauge", "Bytes of those.",
+           gauge_of(&m->cache_dir_bytes));
+}
+
 static void write_budget(struct writer *writer, const struct budget *budget)
 {
     family(writer, "quire_memory_limit_bytes", "gauge", "Bytes that an account may hold.");
@@ -324,6 +345,8 @@ void metrics_render(const struct metrics_view *view, struct buffer *out)
         write_vllm(&writer, engine_metrics(view->runtime->engine));
         write_engine(&writer, engine_metrics(view->runtime->engine));
         write_swap(&writer, engine_metrics(view->runtime->engine));
+        if (view->runtime->cache_dir)
+            write_cache_dir(&writer, engine_metrics(view->runtime->engine));
         write_queue(&writer, view);
         write_budget(&writer, &view->runtime->budget);
     }

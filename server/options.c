@@ -94,6 +94,12 @@ static const struct spec specs[] = {
              "cheaper than computing them again (they are computed again)"},
     {"swap-bytes", 0, "BYTES", ON_SERVE, KIND_BYTES, FIELD(swap_bytes),
      .help = "most bytes of that file (4GiB)"},
+    {"cache-dir", 0, "DIR", ON_SERVE | ON_PLAN, KIND_TEXT, FIELD(cache_dir),
+     .help = "keep computed prompts in this directory, for the server's next start with the same "
+             "model (nowhere)"},
+    {"cache-dir-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, FIELD(cache_dir_bytes),
+     .help = "most that they may take there, those used least go first (as many KV pages as the "
+             "memory holds)"},
 
     {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(threads), 1, 1024,
      .group = "Computing", .help = "compute threads (the cores that this process may use)"},
@@ -789,6 +795,12 @@ static enum status check_options(const struct options *options, struct error *er
                          "--kl-kv compares types of keys and values of the quantized backend; "
                          "leave %s out",
                          options->perplexity_kl ? "--kl" : "--backend openblas");
+    if (options->cache_dir && !options->prefix_cache)
+        return error_set(error, STATUS_INVALID, "cache-dir",
+                         "--cache-dir and --no-prefix-cache contradict each other; leave one out");
+    if (options->cache_dir_bytes && !options->cache_dir)
+        return error_set(error, STATUS_INVALID, "cache-dir-bytes",
+                         "--cache-dir-bytes of what? it needs --cache-dir DIR");
     for (unsigned i = 0; i < options->allowed_host_count; i++) {
         if (strlen(options->allowed_hosts[i]) > 62)
             return error_set(error, STATUS_INVALID, "allowed-host",

@@ -56,8 +56,10 @@ struct options {
     const char *served_model_names[OPTIONS_MODEL_NAMES_MAX];
     unsigned served_model_name_count;
     const char *api_key_file;
-    unsigned api_key_count;  /* set when the file was read */
-    const char *cache_scope; /* key, global */
+    unsigned api_key_count;   /* set when the file was read */
+    const char *cache_dir;    /* NULL: none */
+    uint64_t cache_dir_bytes; /* 0: as many pages as the pool has */
+    const char *cache_scope;  /* key, global */
     const char *chat_template_file;
     const char *cors_origins[OPTIONS_ORIGINS_MAX]; /* --cors-origin, repeatable; none: no CORS */
     unsigned cors_origin_count;

@@ -271,7 +271,9 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
                    .step_target_ms = STEP_TARGET_MS,
                    .prefix_cache = options->prefix_cache,
                    .swap_dir = options->swap_dir,
-                   .swap_bytes = options->swap_bytes},
+                   .swap_bytes = options->swap_bytes,
+                   .cache_dir = options->cache_dir,
+                   .cache_dir_bytes = options->cache_dir_bytes},
     };
     out->backend.kv_type = out->kv.type;
     enum status status = model_check_kv_type(model->config, out->kv.type, error);

@@ -139,6 +139,7 @@ static enum status open_descriptors(struct service *service, struct error *error
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as others */
     /* Before any thread starts: all inherit the mask. */
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     service->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);

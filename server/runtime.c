@@ -288,6 +288,10 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
     if (status != STATUS_OK)
         return status;
     plan->engine.backend = runtime->backend;
+    if (plan->engine.cache_dir)
+        status = gguf_identity(runtime->gguf, &plan->engine.model_identity, error);
+    if (status != STATUS_OK)
+        return status;
     plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
     plan->engine.test_preempt_every = test_hook("QUIRE_TEST_PREEMPT_EVERY");
     plan->engine.test_swap = test_hook("QUIRE_TEST_SWAP") != 0;
@@ -342,6 +346,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     runtime->gguf = NULL;
     name_model(runtime, options);
     runtime->profile = options->profile;
+    runtime->cache_dir = options->cache_dir != NULL;
     runtime->api.engine = runtime->engine;
     runtime->api.tokenizer = runtime->tokenizer;
     runtime->api.chat_template = runtime->chat_template;

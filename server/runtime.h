@@ -26,6 +26,7 @@ struct runtime {
     struct backend *backend;
     bool profile; /* runtime_destroy logs where the backend's time went */
     struct engine *engine;
+    bool cache_dir;   /* one was given */
     uint32_t context; /* effective: the smallest of option, model and pool */
     struct api_context api;
     /* what api and engine borrow */

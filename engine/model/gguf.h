@@ -57,6 +57,11 @@ uint64_t gguf_memory_bytes(const struct gguf *gguf);
 uint64_t gguf_file_bytes(const struct gguf *gguf);
 uint32_t gguf_version(const struct gguf *gguf);
 
+/* A number that another model's file, or this one changed, has not: of the whole header, each
+   file's length and time of last change, and of samples of every tensor's data. Reads some 4 KiB a
+   tensor. STATUS_IO when that fails. */
+enum status gguf_identity(const struct gguf *gguf, uint64_t *out, struct error *error);
+
 /* Iterate: metadata keys in file order. */
 uint32_t gguf_key_count(const struct gguf *gguf);
 struct gguf_string gguf_key(const struct gguf *gguf, uint32_t index);

@@ -17,6 +17,11 @@
 
 #include <stdint.h>
 
+/* The version of "One arithmetic": raised by whoever changes a bit of what is computed (a scalar
+   kernel, an order of operations, a layout of keys and values in kernels/kv.h). Pages on disk that
+   another version computed are not used. */
+#define MODEL_ARITHMETIC 1u
+
 struct model_config {
     char architecture[32];
     char name[128]; /* general.name, or the architecture */
