@@ -32,9 +32,8 @@
 #define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
 /* The prefix cache on disk */
-#define LIMIT_CACHE_LOAD_SECONDS                                                                   \
-    10 /* reading it at start; then the server is ready without the rest */
-#define LIMIT_CACHE_SAVE_SECONDS 5 /* writing what is missing at the end, after the drain */
+#define LIMIT_CACHE_LOAD_SECONDS 10 /* at start; then the server is ready without the rest */
+#define LIMIT_CACHE_SAVE_SECONDS 5  /* writing what is missing at the end, after the drain */
 
 /* Model files */
 #define LIMIT_TENSORS 65536

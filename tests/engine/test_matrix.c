@@ -16,6 +16,7 @@
  */
 #include "base/bytes.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/made_up.h"
@@ -50,9 +51,10 @@
 #define TOP 5u
 #define WARM_ANSWER 12u /* tokens of the request before: see preempt_every */
 
-enum start { FRESH, PREFIX_HIT, SHARED, STARTS };
+enum start { FRESH, PREFIX_HIT, SHARED, RESTART, STARTS };
 enum preempted { NEVER, ONCE, ALWAYS, SWAPPED_ONCE, SWAPPED_ALWAYS, PREEMPTIONS };
-static const char *const start_names[STARTS] = {"fresh", "prefix hit", "3 choices"};
+static const char *const start_names[STARTS] = {"fresh", "prefix hit", "3 choices",
+                                                 "prefix hit after a restart"};
 static const char *const preempted_names[PREEMPTIONS] = {"never preempted", "once preempted",
                                                          "at every step preempted", "once swapped",
                                                          "at every step swapped"};
@@ -347,9 +349,14 @@ static uint32_t steps_for(uint32_t rows, const struct combination *c)
     return (rows + value(c, CHUNK) - 1) / value(c, CHUNK);
 }
 
+static bool finds_prefix(const struct combination *c)
+{
+    return c->at[START] == PREFIX_HIT || c->at[START] == RESTART;
+}
+
 static uint32_t cached_tokens(const struct combination *c)
 {
-    return c->at[START] == PREFIX_HIT ? (PROMPT - 1) / value(c, PAGE) * value(c, PAGE) : 0;
+    return finds_prefix(c) ? (PROMPT - 1) / value(c, PAGE) * value(c, PAGE) : 0;
 }
 
 /* The hook preempts whoever was so least often, then the oldest. For once it must strike while
@@ -401,13 +408,13 @@ static void submit(struct engine *engine, struct completion **completions, uint3
                   error.message);
 }
 
-/* A request before: the same prompt for a prefix hit, else another one. */
-static void warm(struct engine *engine, const struct combination *c)
+/* A request before: the same prompt for a prefix hit, or another one. */
+static void warm(struct engine *engine, bool same)
 {
     struct request before = model.ours[0];
     before.use_cache = true;
     before.answer_count = WARM_ANSWER;
-    for (uint32_t i = 0; c->at[START] != PREFIX_HIT && i < PROMPT; i++)
+    for (uint32_t i = 0; !same && i < PROMPT; i++)
         before.prompt[i] = (before.prompt[i] + 1) % model.vocabulary;
     struct completion *completion = completion_for(&before);
     submit(engine, &completion, 1);
@@ -425,7 +432,7 @@ static void run_requests(struct engine *engine, const struct combination *c)
     uint32_t place = is_once(c) ? 0 : value(c, WITH) / 2;
     ours = model.ours[c->at[SAMPLING]];
     ours.choice_count = c->at[START] == SHARED ? CHOICES : 1;
-    ours.use_cache = c->at[START] == PREFIX_HIT;
+    ours.use_cache = finds_prefix(c);
     for (uint32_t i = 0; i < count; i++) {
         requests[i] = i == place ? &ours : &model.others[i < place ? i : i - 1];
         completions[i] = completion_for(requests[i]);
@@ -444,36 +451,71 @@ static void run_requests(struct engine *engine, const struct combination *c)
     }
 }
 
-static void run(const struct combination *c)
+/* `directory`: where prefixes survive, or NULL. */
+static struct engine *start_engine(struct served *served, const struct combination *c,
+                                   const struct kernels *kernels, unsigned threads,
+                                   uint32_t preempt, const char *directory)
 {
-    struct served served;
     struct engine *engine;
     struct error error;
     uint32_t each = (CONTEXT + value(c, PAGE) - 1) / value(c, PAGE);
-    serve(&served, model.kernels[c->at[KERNELS]], value(c, THREADS), value(c, PAGE),
+    serve(served, kernels, threads, value(c, PAGE),
           1 + (each * (CHOICES + OTHERS + 2) + OTHERS) * model.groups);
     struct engine_options options = {
-        .backend = served.backend,
-        .workers = served.workers,
+        .backend = served->backend,
+        .workers = served->workers,
         .context = CONTEXT,
         .max_batch_tokens = value(c, CHUNK),
         .max_sequences = OTHERS + CHOICES,
         .max_queue = OTHERS + 1,
         .prefix_cache = true,
         .check_every_step = true,
-        .test_preempt_every = preempt_every(c),
+        .test_preempt_every = preempt,
         .test_swap = true,
         .swap_dir = is_swapped(c) ? "/tmp" : NULL,
         .swap_bytes = MIB * 64,
+        .cache_dir = directory,
     };
     ck_assert_msg(engine_create(&options, &engine, &error) == STATUS_OK, "%s", error.message);
-    warm(engine, c);
+    return engine;
+}
+
+/* An earlier process, with other kernels and threads, computed our prompt. */
+static void run_before(const struct combination *c, const char *directory)
+{
+    struct served served;
+    uint32_t kernels = (c->at[KERNELS] + 1) % model.levels[KERNELS];
+    unsigned threads = value(c, THREADS) % 3 + 1;
+    struct engine *engine = start_engine(&served, c, model.kernels[kernels], threads, 0, directory);
+    warm(engine, true);
+    engine_destroy(engine);
+    serve_end(&served);
+}
+
+static void run(const struct combination *c)
+{
+    struct served served;
+    char directory[] = "/tmp/quire-matrix-XXXXXX", path[64];
+    bool restart = c->at[START] == RESTART;
+    if (restart) {
+        ck_assert_ptr_nonnull(mkdtemp(directory));
+        run_before(c, directory);
+    }
+    struct engine *engine =
+        start_engine(&served, c, model.kernels[c->at[KERNELS]], value(c, THREADS), preempt_every(c),
+                     restart ? directory : NULL);
+    warm(engine, c->at[START] == PREFIX_HIT);
     run_requests(engine, c);
     while (engine_in_flight(engine) > 0)
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     check_happened(c, engine_metrics(engine));
     engine_destroy(engine);
     serve_end(&served);
+    if (restart) {
+        snprintf(path, sizeof path, "%s/quire.pages", directory);
+        unlink(path);
+        rmdir(directory);
+    }
     ck_assert_uint_eq(atomic_load(&budget.used_bytes[BUDGET_REQUESTS]), 0);
 }
 
@@ -683,6 +725,7 @@ END_TEST
 
 int main(void)
 {
+    log_init(LOG_TEXT, LOG_WARN);
     TCase *tcase = tcase_create("matrix");
     tcase_set_timeout(tcase, 600);
     tcase_add_loop_test(tcase, every_pair_gives_the_same_bits, 0, FAMILIES);

@@ -83,7 +83,8 @@ def drain_seconds():
 
 
 def test_deployments_wait_for_the_drain():
-    drain = drain_seconds()
+    saving = re.search(r"LIMIT_CACHE_SAVE_SECONDS (\d+)", read("base/limits.h")).group(1)
+    drain = drain_seconds() + int(saving)
     compose = yaml.safe_load(read("deploy/compose.yaml"))["services"]["quire"]
     assert int(compose["stop_grace_period"].rstrip("s")) > drain
     assert compose["read_only"] is True
