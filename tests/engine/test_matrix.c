@@ -54,7 +54,7 @@
 enum start { FRESH, PREFIX_HIT, SHARED, RESTART, STARTS };
 enum preempted { NEVER, ONCE, ALWAYS, SWAPPED_ONCE, SWAPPED_ALWAYS, PREEMPTIONS };
 static const char *const start_names[STARTS] = {"fresh", "prefix hit", "3 choices",
-                                                 "prefix hit after a restart"};
+                                                "prefix hit after a restart"};
 static const char *const preempted_names[PREEMPTIONS] = {"never preempted", "once preempted",
                                                          "at every step preempted", "once swapped",
                                                          "at every step swapped"};
