@@ -27,8 +27,7 @@
 
 #define ATTENTION_ROWS TILE_ROWS
 #define TILE_VECTORS (ATTENTION_TILE / VECTOR_LANES)
-#define NEXT_TOKENS 512u /* fetched of the next task: with this one's, half of a core's own cache  \
-                          */
+#define NEXT_TOKENS 512u /* fetched of the next task: half of a core's own cache */
 
 struct attention_rows;
 
@@ -276,11 +275,13 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
         if (softcap > 0.0f) {
             s = vf_mul(vf_set1(softcap), vf_tanh(vf_div(s, vf_set1(softcap))));
         }
-        vf number = vf_add(lane_numbers(), vf_set1((float)at));
-        s = vf_select_less(number, vf_set1((float)first), nothing, s);
-        s = vf_select_less(number, vf_set1((float)end), s, nothing);
+        if (at < first || at + VECTOR_LANES > end || softcap > 0.0f) {
+            vf number = vf_add(lane_numbers(), vf_set1((float)at));
+            s = vf_select_less(number, vf_set1((float)first), nothing, s);
+            s = vf_select_less(number, vf_set1((float)end), s, nothing);
+            vf_store(scores + at, s);
+        }
         largest = vf_max(s, largest);
-        vf_store(scores + at, s);
     }
     float before = rows->maximum[r];
     float tile = vf_largest(largest);
@@ -299,7 +300,8 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
             }
         }
     }
-    float correction = vf_first(vf_exp(vf_set1(before - maximum)));
+    float change = before - maximum; /* mostly 0, and exp(0) is 1 */
+    float correction = change == 0.0f ? 1.0f : vf_first(vf_exp(vf_set1(change)));
     rows->sum[r] = fmaf(rows->sum[r], correction, lanes_sum(lanes));
     rows->maximum[r] = maximum;
     return correction;
@@ -471,6 +473,13 @@ static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t c
     }
 }
 
+static void scale_row(float *out, uint32_t head_dim, float by)
+{
+    for (uint32_t d = 0; d < head_dim; d += 8) {
+        vf_store_8(out + d, vf_mul(vf_load_8(out + d), vf_set1(by)));
+    }
+}
+
 /* The next task, if this tile of it is to be fetched and has its pages. */
 static const struct attention_task *next_task(const struct attention_rows *rows)
 {
@@ -503,10 +512,9 @@ static void walk_tile(struct attention_rows *rows)
     for (uint32_t r = rows->active; r < rows->active_end; r++) {
         uint32_t f, e;
         CHECK(row_range(rows, r, rows->tile, ATTENTION_TILE, &f, &e));
-        vf correction = vf_set1(softmax_row(rows, r, f, e));
-        float *out = rows->out + (size_t)r * rows->head_dim;
-        for (uint32_t d = 0; d < rows->head_dim; d += 8) {
-            vf_store_8(out + d, vf_mul(vf_load_8(out + d), correction));
+        float correction = softmax_row(rows, r, f, e);
+        if (correction != 1.0f) {
+            scale_row(rows->out + (size_t)r * rows->head_dim, rows->head_dim, correction);
         }
     }
     for (uint32_t r = rows->active; r < rows->active_end;) {

@@ -92,7 +92,7 @@ void forward_quantize_gate(const struct forward *forward, uint32_t layer, const 
 void forward_qkv_unit(const struct forward *forward, uint32_t layer, const struct tile *tile,
                       uint32_t unit);
 
-/* The attention of one query tile with one KV head: for kernels->attention, which wants scratch too,
+/* Attention of one query tile with one KV head: for kernels->attention, which wants scratch too,
    or for forward_fetch, which asks for its first keys and values before they are needed. */
 struct attention_task forward_attention(const struct forward *forward, uint32_t layer,
                                         const struct query_tile *queries, uint32_t kv_head);
