@@ -53,7 +53,7 @@ static uint32_t slot_count_of(uint64_t cap_bytes, uint64_t page_bytes, uint32_t 
                               uint32_t page_size)
 {
     if (cap_bytes == 0)
-        return page_count - 1;
+        return page_count > 0 ? page_count - 1 : 0;
     uint64_t room = cap_bytes > HEADER_BYTES ? cap_bytes - HEADER_BYTES : 0;
     return page_store_fit(room, gap_bytes_of(page_size) + page_bytes);
 }
