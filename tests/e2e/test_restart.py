@@ -265,7 +265,7 @@ def first_token(server, body):
 
 
 def test_the_first_token_after_a_restart(tmp_path):
-    """Printed, since this machine's time is not ours alone: what it is on a quiet one is in docs/memory.md."""
+    """Printed, since the machine's time may not be ours alone; docs/memory.md has figures."""
     prompt = [1 + i * 7919 % 30000 for i in range(4000 if harness.FULL else 700)]
     body = {"prompt": prompt, "max_tokens": 4, "temperature": 0}
     with harness.started("--memory", "1GiB", "--cache-dir", tmp_path) as server:

@@ -417,6 +417,75 @@ START_TEST(use_without_writing_counts_as_use)
 }
 END_TEST
 
+START_TEST(pages_used_again_keep_their_slots_from_new_ones)
+{
+    start();
+    uint64_t slot = prefix_file_slot_bytes(file);
+    stop();
+    cap_bytes = 4096 + 6 * slot;
+    start();
+    found(1, 0, 3);
+    save();
+    found(2, 0, 3);
+    save();
+    found(1, 0, 3); /* written first, but used since */
+    found(3, 0, 3);
+    ck_assert_uint_eq(save(), 3);
+    stop();
+    start();
+    ck_assert_uint_eq(found(1, 0, 3), 3);
+    ck_assert_uint_eq(found(3, 0, 3), 3);
+    ck_assert_uint_eq(found(2, 0, 3), 0);
+}
+END_TEST
+
+/* What a lost page was continued by must never continue the page that gets its slot. */
+START_TEST(names_are_not_used_again)
+{
+    uint32_t other[LENGTH * SIZE], own[LENGTH * SIZE];
+    start();
+    uint64_t slot = prefix_file_slot_bytes(file);
+    found(1, 0, 4);
+    save();
+    stop();
+    flip((off_t)(4096 + 20), 0x40); /* the first page's head: all others hang in the air */
+    ck_assert_uint_eq(start(), 0);
+    make_tokens(own, 1);
+    make_tokens(other, 2);
+    ck_assert_uint_eq(request(other, 1, 0), 0);
+    ck_assert_uint_eq(save(), 1);
+    stop();
+    struct stat info;
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_int_eq(info.st_size, (off_t)(4096 + 4 * slot)); /* in the first page's slot */
+    ck_assert_uint_eq(start(), 1);
+    memcpy(other + SIZE, own + SIZE, (LENGTH - 1) * SIZE * sizeof *own);
+    ck_assert_uint_eq(request(other, 4, 0), 1);
+}
+END_TEST
+
+/* Slots that were in a file before it was begun anew are no slots, wherever they turn up. */
+START_TEST(slots_of_an_earlier_file_are_no_slots)
+{
+    start();
+    found(1, 0, 4);
+    save();
+    stop();
+    char before[4096 + 4 * 400];
+    int fd = open(path, O_RDWR);
+    ssize_t length = pread(fd, before, sizeof before, 0);
+    ck_assert_int_gt(length, 4096);
+    start();
+    pager_forget(pager);
+    prefix_file_clear(file);
+    ck_assert(prefix_file_reset(file, &error) == STATUS_OK);
+    ck_assert_int_eq(pwrite(fd, before + 4096, (size_t)length - 4096, 4096), length - 4096);
+    close(fd);
+    stop();
+    ck_assert_uint_eq(start(), 0);
+}
+END_TEST
+
 START_TEST(what_was_evicted_and_computed_again_is_not_written_twice)
 {
     start();
@@ -593,6 +662,9 @@ int main(void)
     tcase_add_loop_test(tcase, a_foreign_file_is_begun_anew, 0, 6);
     tcase_add_test(tcase, a_cap_is_held_and_those_used_last_stay);
     tcase_add_test(tcase, use_without_writing_counts_as_use);
+    tcase_add_test(tcase, pages_used_again_keep_their_slots_from_new_ones);
+    tcase_add_test(tcase, names_are_not_used_again);
+    tcase_add_test(tcase, slots_of_an_earlier_file_are_no_slots);
     tcase_add_test(tcase, what_was_evicted_and_computed_again_is_not_written_twice);
     tcase_add_test(tcase, reset_forgets_on_disk_too);
     tcase_add_loop_test(tcase, damage_costs_what_it_hit_and_what_continues_it, 0, 2);
