@@ -270,8 +270,11 @@ static enum status start_thread(struct prefix_saver *saver, struct error *error)
 struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *options)
 {
     struct prefix_saver *saver = calloc(1, sizeof *saver);
-    if (!saver)
+    if (!saver) {
+        log_warn("cache_dir", "%s is not used: out of memory", options->directory);
+        metric_add(&options->metrics->cache_dir_errors, 1);
         return NULL;
+    }
     saver->options = *options;
     pthread_mutex_init(&saver->lock, NULL);
     pthread_cond_init(&saver->changed, NULL);

@@ -268,6 +268,7 @@ static const struct {
     {"alias", "served-model-name", NULL},
     {"api-key", "api-key-file", "keys on a command line can be seen by every user of the machine"},
     {"gpu-memory-utilization", "memory", NULL},
+    {"slot-save-path", "cache-dir", "prefixes are kept and found again without being asked"},
     {"swap-space", "swap-bytes", "and where with --swap-dir"},
     {"n-predict", "max-tokens", NULL},
     {"temp", "temperature", NULL},

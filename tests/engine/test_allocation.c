@@ -10,8 +10,10 @@
 
 #include <check.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -124,6 +126,42 @@ START_TEST(an_engine_starts_or_leaves_nothing_behind)
 }
 END_TEST
 
+/* Without memory for it the engine goes without a cache on disk, or does not start. */
+START_TEST(a_cache_on_disk_is_there_or_is_not)
+{
+    static const uint32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    struct rig_request request = {.tokens = tokens, .token_count = 11, .max_tokens = 9};
+    struct error error;
+    struct engine *engine = NULL;
+    char directory[] = "/tmp/quire-engine-XXXXXX", path[64];
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/quire.pages", directory);
+    options.cache_dir = directory;
+    unsigned without = 0;
+    bool reached = true;
+    for (int number = 0; reached; number++) {
+        fail_at(number);
+        enum status status = engine_create(&options, &engine, &error);
+        reached = atomic_load(&allocations) > number;
+        fail_at(-1);
+        if (status != STATUS_OK) {
+            ck_assert_int_eq(status, STATUS_IO);
+            continue;
+        }
+        without += metric_get(&engine_metrics(engine)->cache_dir_errors) > 0;
+        struct completion *completion = rig_completion(&request);
+        ck_assert_int_eq(engine_submit(engine, &completion, 1, &error), STATUS_OK);
+        wait_done(completion);
+        rig_check_answers(completion, &request, engine_max_length(engine));
+        completion_release(completion);
+        engine_destroy(engine);
+    }
+    ck_assert_uint_ge(without, 3);
+    unlink(path);
+    rmdir(directory);
+}
+END_TEST
+
 START_TEST(a_completion_is_there_or_takes_nothing)
 {
     static const uint32_t tokens[] = {1, 2, 3};
@@ -193,6 +231,7 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, an_engine_starts_or_leaves_nothing_behind);
+    tcase_add_test(tcase, a_cache_on_disk_is_there_or_is_not);
     tcase_add_test(tcase, a_completion_is_there_or_takes_nothing);
     tcase_add_test(tcase, nothing_is_allocated_while_it_runs);
     suite_add_tcase(suite, tcase);
