@@ -1,7 +1,7 @@
 /*
  * See chat_template.h. The limits: source, fuel and output; and what the template engine says
  * becomes an error a client can read. Fuel: one per instruction and one per 64 bytes made, real
- * templates need some hundreds; 500,000 is 32 MB of text. What a template may have allocated when
+ * templates need some hundreds; 390,000 is 25 MB of text. What a template may have allocated when
  * its fuel ends was measured over hostile ones (tests/api/test_chat_template_memory.c): copies are
  * made before they are charged, and vectors grow by doubling.
  */
@@ -18,8 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-#define FUEL_MAX 500000u
-#define FUEL_BYTES 192u           /* that a rendering may hold for each fuel it was given */
+#define FUEL_MAX 390000u
+#define FUEL_BYTES 256u           /* that a rendering may hold for each fuel it was given */
 #define VALUE_BYTES 288u          /* of a JSON value in the engine: a map with one short key */
 #define RAISED_CHARACTERS_MAX 200 /* of a template's own message */
 

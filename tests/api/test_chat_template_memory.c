@@ -80,6 +80,19 @@ static const char *const hostile[] = {
     "{% set x = ('a\\n' * 100000)|indent(100000) %}",
     "{% set x = ('\\n' * 300000)|tojson %}",
     "{% set x = ('a\\t' * 10000).expandtabs(100000) %}",
+    "{{ ([[1, 2]] * 1000000)|sum(start=[])|length }}",
+    "{{ ([[1, 2]] * 3000)|sum(start=[])|length }}",
+    "{{ range(99999)|batch(1)|list|length }}",
+    "{{ ([1] * 1000000)|zip([1] * 1000000)|list|length }}",
+    /* formatted */
+    "{% set x = '{:>1000000000}'.format(1) %}",
+    "{% set x = '{:.1000000000f}'.format(1.5) %}",
+    "{% set x = ('{:999}' * 80000).format(*range(80000)) %}",
+    "{% set x = ('{0}' * 100000).format('x' * 10000) %}",
+    "{% set x = ('{a.b}' * 100000).format(a={'b': 'x' * 10000}) %}",
+    "{% set x = ('%999d' * 20000) % ((1,) * 20000) %}",
+    "{% set x = '%*d' % (1000000000, 1) %}",
+    "{% set x = ('%(a)999s' * 80000) % {'a': 1} %}",
 };
 
 static struct textshim_memory memory_now(void)

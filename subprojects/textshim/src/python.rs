@@ -408,6 +408,38 @@ pub fn format(state: &State, format: &Value, args: Rest<ValueOrKwargs>) -> Resul
     printf(state, &text_of(state, format)?, values, names)
 }
 
+/// Widths are charged before minijinja fills them.
+fn charge_width(state: &State, width: i64) -> Result<(), Error> {
+    if width.unsigned_abs() > 999 {
+        return Err(invalid("a width of more than 999"));
+    }
+    state.consume_fuel(width.unsigned_abs() / 16)
+}
+
+fn charge_widths(state: &State, spec: &str) -> Result<(), Error> {
+    for digits in spec.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+        charge_width(state, digits.parse().unwrap_or(i64::MAX))?;
+    }
+    Ok(())
+}
+
+/// Charges str.format before minijinja does it: each field may print any of the arguments, which parts of one do
+/// not surpass.
+fn charge_str_format(state: &State, text: &str, args: &[Value]) -> Result<(), Error> {
+    let mut bytes = 0;
+    for arg in args {
+        bytes += text_of(state, arg)?.len();
+    }
+    for field in text.split('{').skip(1) {
+        state.consume_fuel(1 + bytes as u64 / 64)?;
+        let (field, _) = field.split_once('}').unwrap_or((field, ""));
+        if let Some((_, spec)) = field.split_once(':') {
+            charge_widths(state, spec)?;
+        }
+    }
+    Ok(())
+}
+
 /// Python's `format % values`: every conversion of its own, then minijinja for the spelling.
 fn printf(
     state: &State,
@@ -435,11 +467,11 @@ fn printf(
         let (spec, after) = rest.split_at(end);
         let mut kind = after.chars().next().unwrap_or(' ');
         rest = &after[kind.len_utf8()..];
-        if spec.split(|c: char| !c.is_ascii_digit()).any(|digits| digits.len() > 3) {
-            return Err(invalid("a width of more than 999"));
-        }
+        charge_widths(state, spec)?;
         for _ in spec.matches('*') {
-            chosen.push(values.next().ok_or_else(too_few)?.clone());
+            let width = values.next().ok_or_else(too_few)?.clone();
+            charge_width(state, i64::try_from(width.clone())?)?;
+            chosen.push(width);
         }
         if kind != '%' {
             let value = match value {
@@ -707,6 +739,9 @@ pub fn unknown_method(
         if let Some(result) = strings::method(state, text, method, args)? {
             return Ok(result);
         }
+    }
+    if let (Some(text), "format") = (value.as_str(), method) {
+        charge_str_format(state, text, args)?;
     }
     if value.kind() == ValueKind::Seq && method == "index" {
         let (wanted,): (&Value,) = from_args(args)?;

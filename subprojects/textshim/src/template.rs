@@ -159,6 +159,13 @@ fn add_filters(environment: &mut Environment<'static>) {
             filter.call(state, &args)
         });
     }
+    // Sums of lists hold each other: more than minijinja charges for.
+    let sum = Value::from_function(filters::sum);
+    environment.add_filter("sum", move |state: &mut State, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        state.consume_fuel(4 * args.first().and_then(Value::len).unwrap_or(0) as u64)?;
+        sum.call(state, &args)
+    });
     // What `rewrite` writes.
     environment.add_filter("_iterate", python::iterate);
     environment.add_filter("_text", python::string);
