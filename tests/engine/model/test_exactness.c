@@ -6,6 +6,7 @@
  * order of pages in the pool are varied, on every family, in several formats and with every type of
  * keys and values; each must be memcmp-equal.
  */
+#include "base/checksum.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/made_up.h"
 
@@ -273,6 +274,38 @@ START_TEST(test_kv_types)
 }
 END_TEST
 
+/* Pages on disk are good as long as MODEL_ARITHMETIC is the same, so no bit may change without it:
+   logits of every format and type of keys and values, summed up. */
+START_TEST(test_version_of_the_arithmetic)
+{
+    static const enum tensor_format formats[] = {FORMAT_Q4_1, FORMAT_Q8_0, FORMAT_F16, FORMAT_BF16,
+                                                 FORMAT_F32};
+    static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma3", "phi3"};
+    const uint64_t version_1 = 0x1fa052b6d8622d57;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < 5; i++) {
+        struct made_up spec = made_up_default(formats[i]);
+        struct way way = {kernels_available()[0], 2, 64, 16, false, false};
+        char path[64];
+        spec.family = families[i];
+        spec.head_dim = 32;
+        spec.window = strcmp(spec.family, "gemma3") == 0 ? 20 : 0;
+        vocabulary = spec.vocabulary;
+        made_up_write(&spec, path);
+        kv_type = (enum kv_type)i;
+        float *logits = run(path, &way);
+        sum = checksum_bytes(logits, (size_t)TOKENS * vocabulary * sizeof *logits, sum);
+        free(logits);
+        unlink(path);
+    }
+    ck_assert_uint_eq(MODEL_ARITHMETIC, 1);
+    ck_assert_msg(sum == version_1,
+                  "the arithmetic has changed, unless these models have: raise MODEL_ARITHMETIC; "
+                  "its sum is 0x%016llx",
+                  (unsigned long long)sum);
+}
+END_TEST
+
 /* Heads of 24 dimensions have no blocks of 32. */
 START_TEST(test_kv_types_that_do_not_fit)
 {
@@ -379,6 +412,10 @@ int main(void)
     tcase_add_loop_test(tcase, test_copy_page, 0, 2 * KV_TYPES);
     Suite *suite = suite_create("exactness");
     suite_add_tcase(suite, tcase);
+    TCase *version = tcase_create("version");
+    tcase_set_timeout(version, 120);
+    tcase_add_test(version, test_version_of_the_arithmetic);
+    suite_add_tcase(suite, version);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
