@@ -1,36 +1,15 @@
 /*
- * Kernels for AVX2, FMA and F16C: eight lanes, sixteen outputs as two vectors.
+ * Kernels for AVX2, FMA and F16C, and with QUIRE_AVXVNNI for AVX-VNNI too: eight lanes.
  *
  * The integer dot products are here; all else is in the vector_*.h bodies. VPMADDWD multiplies two
  * columns of 8 output rows with two activations of one row, in 16 bits, into 32-bit sums: those
- * that scalar.c has. Built with its own flags; only kernels_select may hand it out.
+ * that scalar.c has. VPDPWSSD adds them up as well, and is all that differs. Built once with each
+ * set's flags; only kernels_select may hand them out.
  */
 #include "engine/kernels/vector_avx2.h"
 
-#define TILE_ROWS 4u
-
-/* Attention: few rows take 4 vectors at a time, more rows take 2. */
-#define ATTENTION_WIDE 4u
-#define ATTENTION_FEW 2u
-#define ATTENTION_CASES(CASE) CASE(1) CASE(2) CASE(3) CASE(4)
-
-/* Each uses the ones before it. clang-format would sort them. */
-/* clang-format off */
-#include "engine/kernels/vector_math.h"
-#include "engine/kernels/vector_rows.h"
-#include "engine/kernels/vector_kv.h"
-#include "engine/kernels/vector_matmul.h"
-#include "engine/kernels/vector_attention.h"
-#include "engine/kernels/vector_members.h"
-/* clang-format on */
-
-/* What a format's tile does; constants at every call. */
-struct tile_kind {
-    enum panel_weights weights;
-    bool halves;   /* a scale per 16 values */
-    bool minimums; /* weights have minimums and are not negative */
-    int offset;    /* of nibbles */
-};
+#define DOT_SIDES 2
+#include "engine/kernels/vector_eight.h"
 
 INLINE __m256i broadcast(const void *from)
 {
@@ -42,30 +21,42 @@ INLINE __m256i broadcast(const void *from)
 /* The compiler would put sums off until it runs out of registers for what is to be added. */
 #define SUM_NOW(value) __asm__ volatile("" : "+x"(value))
 
+/* dot + Σ of products, or only these when first. */
+INLINE __m256i dot_pairs(const bool first, __m256i dot, __m256i weights, __m256i pair)
+{
+    if (first) {
+        return _mm256_madd_epi16(weights, pair);
+    }
+#ifdef QUIRE_AVXVNNI
+    return _mm256_dpwssd_epi32(dot, weights, pair);
+#else
+    return _mm256_add_epi32(dot, _mm256_madd_epi16(weights, pair));
+#endif
+}
+
 /* dot += Σ of both sides' products with two activations; = when first. */
 INLINE void add_products(const bool first, const __m256i *weights, const int16_t *x, __m256i *dot)
 {
     __m256i pair = broadcast(x);
 #pragma GCC unroll 2
     for (int side = 0; side < 2; side++) {
-        __m256i products = _mm256_madd_epi16(weights[side], pair);
-        dot[side] = first ? products : _mm256_add_epi32(dot[side], products);
+        dot[side] = dot_pairs(first, dot[side], weights[side], pair);
         SUM_NOW(dot[side]);
     }
 }
 
-/* dots[r] = Σ over `count` quads of block b from quad `first`. */
 INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
                       const int first, const int count, const uint8_t *q, uint32_t b,
-                      const struct activation_block *a, size_t stride, __m256i dots[][2])
+                      const uint32_t output, const struct activation_block *a, size_t stride,
+                      __m256i dots[][DOT_SIDES])
 {
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
         const int j = panel_order(kind.weights, first + i);
         __m256i even[2], odd[2];
-        for (int side = 0; side < 2; side++) {
+        for (uint32_t side = 0; side < 2; side++) {
             panel_quad(kind.weights, !kind.minimums, kind.offset, q, b, parity, j,
-                       (uint32_t)side * VECTOR_BYTES, &even[side], &odd[side]);
+                       4 * output + side * VECTOR_BYTES, &even[side], &odd[side]);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -76,172 +67,8 @@ INLINE void dot_quads(const int rows, const struct tile_kind kind, const int par
     }
 }
 
-/* Scaled dot products go into the chains. These stay in acc: registers hold sums. */
-INLINE void chain_scale(const int rows, const float *scale, const struct activation_block *a,
-                        size_t stride, __m256i dots[][2], float *acc)
-{
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        __m256 d = _mm256_set1_ps(a[(size_t)r * stride].d);
-        float *chain = acc + r * (int)KERNEL_ROW_GROUP;
-#pragma GCC unroll 2
-        for (int side = 0; side < 2; side++) {
-            __m256 factor = _mm256_mul_ps(_mm256_load_ps(scale + 8 * side), d);
-            __m256 value = _mm256_load_ps(chain + 8 * side);
-            value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][side]), factor, value);
-            _mm256_store_ps(chain + 8 * side, value);
-        }
-    }
-}
-
-INLINE void chain_minimum(const int rows, const float *minimum, const float *sum, size_t stride,
-                          float *acc)
-{
-    const size_t floats = stride * sizeof(struct activation_block) / sizeof *sum;
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        __m256 s = _mm256_set1_ps(sum[(size_t)r * floats]);
-        for (int side = 0; side < 2; side++) {
-            float *chain = acc + r * (int)KERNEL_ROW_GROUP + 8 * side;
-            __m256 m = _mm256_load_ps(minimum + 8 * side);
-            _mm256_store_ps(chain, _mm256_fmadd_ps(m, s, _mm256_load_ps(chain)));
-        }
-    }
-}
-
-/* One block's share of the chains; parity is b's. */
-INLINE void tile_block(const int rows, const struct tile_kind kind, const int parity,
-                       const struct panel *panel, uint32_t b, const struct activation_block *a,
-                       size_t stride, float *acc)
-{
-    __m256i dots[TILE_ROWS][2];
-    if (!kind.halves) {
-        dot_quads(rows, kind, parity, 0, 8, panel->q, b, a, stride, dots);
-        chain_scale(rows, panel->scale[b], a, stride, dots, acc);
-        if (kind.minimums) {
-            chain_minimum(rows, panel->minimum[b], &a->sum_scaled, stride, acc);
-        }
-        return;
-    }
-    dot_quads(rows, kind, parity, 0, 4, panel->q, b, a, stride, dots);
-    chain_scale(rows, panel->scale[2 * b], a, stride, dots, acc);
-    dot_quads(rows, kind, parity, 4, 4, panel->q, b, a, stride, dots);
-    chain_scale(rows, panel->scale[2 * b + 1], a, stride, dots, acc);
-    if (kind.minimums) {
-        chain_minimum(rows, panel->minimum[2 * b], &a->half_sum_scaled[0], stride, acc);
-        chain_minimum(rows, panel->minimum[2 * b + 1], &a->half_sum_scaled[1], stride, acc);
-    }
-}
-
-INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
-                 uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
-{
-    const uint8_t *ahead = panel->ahead;
-    const uint32_t ahead_lines = panel->ahead_lines;
-    for (uint32_t b = 0; b < blocks; b++) {
-        ahead = prefetch_ahead(ahead, ahead_lines);
-        tile_block(rows, kind, 0, panel, b, a + b, stride, acc);
-        if (kind.weights == PANEL_PAIRS) {
-            b++;
-            ahead = prefetch_ahead(ahead, ahead_lines);
-            tile_block(rows, kind, 1, panel, b, a + b, stride, acc);
-        }
-    }
-}
-
-#define INTEGER_TILE(name, rows, ...)                                                              \
-    static void name##_##rows(const struct panel *panel, uint32_t blocks,                          \
-                              const struct activation_block *a, size_t stride, float *acc)         \
-    {                                                                                              \
-        tile(rows, (struct tile_kind){__VA_ARGS__}, panel, blocks, a, stride, acc);                \
-    }
-#define INTEGER_PLAN(name, ...)                                                                    \
-    INTEGER_TILE(name, 1, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 2, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 3, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
-    static const struct integer_plan name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
-
-INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
-INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
-INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
-INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
-INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
-INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
-
-static const struct integer_plan *integer_plan_of(enum tensor_format format)
-{
-    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
-        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
-        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
-    };
-    CHECK(PLANS[format] != NULL);
-    return PLANS[format];
-}
-
-enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
-
-INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
-                       uint32_t columns, const float *x, size_t stride, float *acc)
-{
-    __m256 chain[TILE_ROWS][2];
-    const uint16_t *halves = weights;
-    const float *floats = weights;
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        chain[r][0] = _mm256_load_ps(acc + r * (int)KERNEL_ROW_GROUP);
-        chain[r][1] = _mm256_load_ps(acc + r * (int)KERNEL_ROW_GROUP + 8);
-    }
-    for (size_t i = 0; i < columns; i++) {
-        __m256 w[2];
-#pragma GCC unroll 2
-        for (size_t side = 0; side < 2; side++) {
-            size_t at = i * KERNEL_ROW_GROUP + side * 8;
-            w[side] = kind == KIND_F32   ? vf_load(floats + at)
-                      : kind == KIND_F16 ? vf_load_f16(halves + at)
-                                         : vf_load_bf16(halves + at);
-        }
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            __m256 value = _mm256_set1_ps(x[(size_t)r * stride + i]);
-            chain[r][0] = _mm256_fmadd_ps(w[0], value, chain[r][0]);
-            chain[r][1] = _mm256_fmadd_ps(w[1], value, chain[r][1]);
-        }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < rows; r++) {
-        _mm256_store_ps(acc + r * (int)KERNEL_ROW_GROUP, chain[r][0]);
-        _mm256_store_ps(acc + r * (int)KERNEL_ROW_GROUP + 8, chain[r][1]);
-    }
-}
-
-#define FLOAT_TILE(name, rows)                                                                     \
-    static void name##_##rows(const void *weights, uint32_t columns, const float *x,               \
-                              size_t stride, float *acc)                                           \
-    {                                                                                              \
-        tile_float(rows, name, weights, columns, x, stride, acc);                                  \
-    }
-#define FLOAT_PLAN(name)                                                                           \
-    FLOAT_TILE(name, 1)                                                                            \
-    FLOAT_TILE(name, 2)                                                                            \
-    FLOAT_TILE(name, 3)                                                                            \
-    FLOAT_TILE(name, 4)                                                                            \
-    static const struct float_plan PLAN_##name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
-
-FLOAT_PLAN(KIND_F32)
-FLOAT_PLAN(KIND_F16)
-FLOAT_PLAN(KIND_BF16)
-
-static const struct float_plan *float_plan_of(enum tensor_format format)
-{
-    return format == FORMAT_F32   ? &PLAN_KIND_F32
-           : format == FORMAT_F16 ? &PLAN_KIND_F16
-                                  : &PLAN_KIND_BF16;
-}
-
+#ifdef QUIRE_AVXVNNI
+const struct kernels AVXVNNI_KERNELS = {.name = "avxvnni", .matmul = vector_matmul, VECTOR_MEMBERS};
+#else
 const struct kernels AVX2_KERNELS = {.name = "avx2", .matmul = vector_matmul, VECTOR_MEMBERS};
+#endif

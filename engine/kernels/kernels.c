@@ -8,13 +8,24 @@
 
 #include "engine/kernels/scalar.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#if defined(QUIRE_KERNELS_X86)
+#define TARGET "x86-64"
+#elif defined(QUIRE_KERNELS_ARM)
+#define TARGET "64-bit ARM"
+#else
+#define TARGET "other"
+#endif
 
 #ifdef QUIRE_KERNELS_X86
 #include <cpuid.h>
 
 #define STATE_YMM 0x06u /* XMM and YMM registers */
 #define STATE_ZMM 0xE6u /* and opmask, upper ZMM, ZMM16–31 */
+
+#define LEAF_7_1_AVXVNNI 0x10u /* bit 4 of EAX */
 
 static bool state_saved(uint32_t wanted)
 {
@@ -43,6 +54,18 @@ static const char *avx2_missing(void)
     return state_saved(STATE_YMM) ? NULL : "avx2 (the operating system does not save YMM)";
 }
 
+static const char *avxvnni_missing(void)
+{
+    const char *missing = avx2_missing();
+    uint32_t a = 0, b, c, d;
+    if (missing) {
+        return missing;
+    }
+    bool told = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1; /* subleaves beyond 0 */
+    bool found = told && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & LEAF_7_1_AVXVNNI);
+    return found ? NULL : "avx_vnni";
+}
+
 static const char *avx512_missing(void)
 {
     const char *missing = avx2_missing();
@@ -68,6 +91,17 @@ static const char *avx512_missing(void)
 }
 #endif
 
+#ifdef QUIRE_KERNELS_ARM
+#include <sys/auxv.h>
+
+#define CAPABILITY_DOTPROD (1ul << 20) /* HWCAP_ASIMDDP */
+
+static const char *dotprod_missing(void)
+{
+    return getauxval(AT_HWCAP) & CAPABILITY_DOTPROD ? NULL : "asimddp";
+}
+#endif
+
 static const char *nothing_missing(void)
 {
     return NULL;
@@ -79,8 +113,12 @@ static const struct candidate {
 } CANDIDATES[] = {
     {&SCALAR_KERNELS, nothing_missing},
 #ifdef QUIRE_KERNELS_X86
-    {&AVX2_KERNELS, avx2_missing},
+    {&AVX2_KERNELS, avx2_missing},       {&AVXVNNI_KERNELS, avxvnni_missing},
     {&AVX512_KERNELS, avx512_missing},
+#endif
+#ifdef QUIRE_KERNELS_ARM
+    {&NEON_KERNELS, nothing_missing}, /* every 64-bit ARM that Linux runs on has it */
+    {&DOTPROD_KERNELS, dotprod_missing},
 #endif
 };
 #define CANDIDATE_COUNT (sizeof CANDIDATES / sizeof CANDIDATES[0])
@@ -96,6 +134,17 @@ const struct kernels *const *kernels_available(void)
         }
     }
     return available;
+}
+
+/* "auto, scalar or avx2": what this build may be asked for. */
+static void list_names(char *to, size_t size)
+{
+    size_t length = (size_t)snprintf(to, size, "auto");
+    for (size_t i = 0; i < CANDIDATE_COUNT && length < size; i++) {
+        const char *separator = i + 1 < CANDIDATE_COUNT ? ", " : " or ";
+        length += (size_t)snprintf(to + length, size - length, "%s%s", separator,
+                                   CANDIDATES[i].kernels->name);
+    }
 }
 
 enum status kernels_select(const char *name, const struct kernels **out, struct error *error)
@@ -117,6 +166,9 @@ enum status kernels_select(const char *name, const struct kernels **out, struct 
             return STATUS_OK;
         }
     }
+    char names[80];
+    list_names(names, sizeof names);
     return error_set(error, STATUS_INVALID, "kernels",
-                     "unknown kernels '%s': auto, scalar, avx2 or avx512 are possible", name);
+                     "kernels '%s' are not among those for " TARGET " CPUs: %s are possible", name,
+                     names);
 }

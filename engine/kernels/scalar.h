@@ -15,7 +15,12 @@
 extern const struct kernels SCALAR_KERNELS;
 #ifdef QUIRE_KERNELS_X86
 extern const struct kernels AVX2_KERNELS;
+extern const struct kernels AVXVNNI_KERNELS;
 extern const struct kernels AVX512_KERNELS;
+#endif
+#ifdef QUIRE_KERNELS_ARM
+extern const struct kernels NEON_KERNELS;
+extern const struct kernels DOTPROD_KERNELS;
 #endif
 
 /* The first position that a query at `position` sees. */

@@ -157,10 +157,10 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
         if (to % 64 < stride) { /* a new line */
             for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
                 if (fetch) {
-                    _mm_prefetch((const char *)(ahead[v] + to), _MM_HINT_T0);
+                    __builtin_prefetch(ahead[v] + to, 0, 3);
                 }
                 if (fetch_next) {
-                    _mm_prefetch((const char *)(next[v] + to), _MM_HINT_T1);
+                    __builtin_prefetch(next[v] + to, 0, 2);
                 }
             }
         }
@@ -350,7 +350,7 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
         if (is_ahead(rows, r, t + run - 1)) {
             ahead = plane_at(rows->task, rows->tile + t + ATTENTION_TILE, true);
             if (kv_is_quantized(type)) {
-                _mm_prefetch((const char *)ahead + 2 * offset * blocks, _MM_HINT_T0);
+                __builtin_prefetch(ahead + 2 * offset * blocks, 0, 3);
             }
             ahead += start + offset * row_bytes;
         }
@@ -361,8 +361,8 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
              t++, from += row_bytes, ahead += row_bytes, next += row_bytes) {
             vf values[4];
             for (size_t v = 0; v < kv_row_bytes(type, (uint32_t)vectors * VECTOR_LANES); v += 64) {
-                _mm_prefetch((const char *)(ahead + v), _MM_HINT_T0);
-                _mm_prefetch((const char *)(next + v), _MM_HINT_T1);
+                __builtin_prefetch(ahead + v, 0, 3);
+                __builtin_prefetch(next + v, 0, 2);
             }
 #pragma GCC unroll 4
             for (uint32_t v = 0; v < (uint32_t)vectors; v++) {

@@ -1,6 +1,6 @@
 /*
  * exp, tanh, silu and gelu of math.c, lane by lane: the same operations in the same order, so the
- * same bits. Included after vector_avx2.h or vector_avx512.h.
+ * same bits. Included after the lanes, vector_avx2.h and the like.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_MATH_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_MATH_H

@@ -1,8 +1,7 @@
 /*
  * A panel: one chunk of 16 interleaved rows with its weights as bytes and its scales as f32, ready
  * to be multiplied with many activation rows. Bodies for any number of lanes; interleave.h has the
- * layout of what is read, block.c the meaning of the bits. Included after vector_avx2.h or
- * _avx512.h.
+ * layout of what is read, block.c the meaning of the bits. Included after the lanes.
  *
  * A 32-bit lane has four weights of one row, a quad; panel_quad makes two lanes of two 16-bit
  * weights from it. The weights are those of block_read: of formats with a minimum none is negative.
@@ -42,7 +41,7 @@ typedef void panel_read(const uint8_t *chunk, uint32_t blocks, struct panel *pan
 INLINE const uint8_t *prefetch_ahead(const uint8_t *ahead, uint32_t lines)
 {
     for (uint32_t i = 0; i < lines; i++) {
-        _mm_prefetch((const char *)ahead + i * LINE_BYTES, _MM_HINT_T0);
+        __builtin_prefetch(ahead + i * LINE_BYTES, 0, 3);
     }
     return ahead + lines * LINE_BYTES;
 }
@@ -70,16 +69,21 @@ INLINE void panel_scale(const float *d, bool negate, const uint8_t *from, uint32
     }
 }
 
+/* Which line has quad j of block b. */
+INLINE uint32_t panel_line(const enum panel_weights weights, uint32_t b, const int j)
+{
+    const uint32_t per_block = weights == PANEL_NIBBLES ? 4 : 8;
+    return weights == PANEL_PAIRS ? b / 2 * 8 + (uint32_t)j
+                                  : b * per_block + (uint32_t)j % per_block;
+}
+
 /* Quad j of block b (parity: b's), VECTOR_BYTES of its line from p: weights 0, 2 and 1, 3 of each
    row as 16-bit lanes. */
 INLINE void panel_quad(const enum panel_weights weights, const bool negatives, const int offset,
                        const uint8_t *q, uint32_t b, const int parity, const int j,
                        const uint32_t p, vi *even, vi *odd)
 {
-    const uint32_t per_block = weights == PANEL_NIBBLES ? 4 : 8;
-    const uint32_t line =
-        weights == PANEL_PAIRS ? b / 2 * 8 + (uint32_t)j : b * per_block + (uint32_t)j % per_block;
-    const vi x = vi_load(q + line * LINE_BYTES + p);
+    const vi x = vi_load(q + panel_line(weights, b, j) * LINE_BYTES + p);
     if (weights == PANEL_BYTES) {
         *even = negatives ? vi_sra16(vi_sll16(x, 8), 8) : vi_and(x, vi_set1(0x00FF00FF));
         *odd = negatives ? vi_sra16(x, 8) : vi_srl16(x, 8);

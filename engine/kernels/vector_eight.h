@@ -1,0 +1,220 @@
+/*
+ * A kernel set of eight lanes but for its integer dot products: sixteen outputs are two sides.
+ *
+ * The including file has included its lanes (vector_avx2.h or vector_neon.h) and says how many
+ * sides its dot products add up together, DOT_SIDES; then it defines dot_quads. The chains are
+ * those of scalar.c.
+ */
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_EIGHT_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_EIGHT_H
+
+#define TILE_ROWS 4u
+
+/* Attention: few rows take 4 vectors at a time, more rows take 2. */
+#define ATTENTION_WIDE 4u
+#define ATTENTION_FEW 2u
+#define ATTENTION_CASES(CASE) CASE(1) CASE(2) CASE(3) CASE(4)
+
+/* Each uses the ones before it. clang-format would sort them. */
+/* clang-format off */
+#include "engine/kernels/vector_math.h"
+#include "engine/kernels/vector_rows.h"
+#include "engine/kernels/vector_kv.h"
+#include "engine/kernels/vector_matmul.h"
+#include "engine/kernels/vector_attention.h"
+#include "engine/kernels/vector_members.h"
+/* clang-format on */
+
+/* What a format's tile does; constants at every call. */
+struct tile_kind {
+    enum panel_weights weights;
+    bool halves;   /* a scale per 16 values */
+    bool minimums; /* weights have minimums and are not negative */
+    int offset;    /* of nibbles */
+};
+
+/* dots[r] = Σ over `count` quads of block b from quad `first`, of the sides from `output`. */
+INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
+                      const int first, const int count, const uint8_t *q, uint32_t b,
+                      const uint32_t output, const struct activation_block *a, size_t stride,
+                      vi dots[][DOT_SIDES]);
+
+/* Scaled dot products go into the chains. These stay in acc: registers hold sums. */
+INLINE void chain_scale(const int rows, const float *scale, const struct activation_block *a,
+                        size_t stride, vi dots[][DOT_SIDES], float *acc)
+{
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        vf d = vf_set1(a[(size_t)r * stride].d);
+        float *chain = acc + r * (int)KERNEL_ROW_GROUP;
+#pragma GCC unroll 2
+        for (int side = 0; side < DOT_SIDES; side++) {
+            vf factor = vf_mul(vf_load(scale + 8 * side), d);
+            vf value = vf_load(chain + 8 * side);
+            vf_store(chain + 8 * side, vf_fma(vf_from_int(dots[r][side]), factor, value));
+        }
+    }
+}
+
+INLINE void chain_minimum(const int rows, const float *minimum, const float *sum, size_t stride,
+                          float *acc)
+{
+    const size_t floats = stride * sizeof(struct activation_block) / sizeof *sum;
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        vf s = vf_set1(sum[(size_t)r * floats]);
+        for (int side = 0; side < DOT_SIDES; side++) {
+            float *chain = acc + r * (int)KERNEL_ROW_GROUP + 8 * side;
+            vf_store(chain, vf_fma(vf_load(minimum + 8 * side), s, vf_load(chain)));
+        }
+    }
+}
+
+/* One block's share of the chains of outputs from `output`; parity is b's. */
+INLINE void tile_sides(const int rows, const struct tile_kind kind, const int parity,
+                       const struct panel *panel, uint32_t b, const uint32_t output,
+                       const struct activation_block *a, size_t stride, float *acc)
+{
+    vi dots[TILE_ROWS][DOT_SIDES];
+    acc += output;
+    if (!kind.halves) {
+        dot_quads(rows, kind, parity, 0, 8, panel->q, b, output, a, stride, dots);
+        chain_scale(rows, panel->scale[b] + output, a, stride, dots, acc);
+        if (kind.minimums) {
+            chain_minimum(rows, panel->minimum[b] + output, &a->sum_scaled, stride, acc);
+        }
+        return;
+    }
+    const float *minimums = panel->minimum[2 * b] + output;
+    dot_quads(rows, kind, parity, 0, 4, panel->q, b, output, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b] + output, a, stride, dots, acc);
+    dot_quads(rows, kind, parity, 4, 4, panel->q, b, output, a, stride, dots);
+    chain_scale(rows, panel->scale[2 * b + 1] + output, a, stride, dots, acc);
+    if (kind.minimums) {
+        chain_minimum(rows, minimums, &a->half_sum_scaled[0], stride, acc);
+        chain_minimum(rows, minimums + KERNEL_ROW_GROUP, &a->half_sum_scaled[1], stride, acc);
+    }
+}
+
+INLINE void tile_block(const int rows, const struct tile_kind kind, const int parity,
+                       const struct panel *panel, uint32_t b, const struct activation_block *a,
+                       size_t stride, float *acc)
+{
+#pragma GCC unroll 2
+    for (uint32_t output = 0; output < KERNEL_ROW_GROUP; output += DOT_SIDES * VECTOR_LANES) {
+        tile_sides(rows, kind, parity, panel, b, output, a, stride, acc);
+    }
+}
+
+INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
+                 uint32_t blocks, const struct activation_block *a, size_t stride, float *acc)
+{
+    const uint8_t *ahead = panel->ahead;
+    const uint32_t ahead_lines = panel->ahead_lines;
+    for (uint32_t b = 0; b < blocks; b++) {
+        ahead = prefetch_ahead(ahead, ahead_lines);
+        tile_block(rows, kind, 0, panel, b, a + b, stride, acc);
+        if (kind.weights == PANEL_PAIRS) {
+            b++;
+            ahead = prefetch_ahead(ahead, ahead_lines);
+            tile_block(rows, kind, 1, panel, b, a + b, stride, acc);
+        }
+    }
+}
+
+#define INTEGER_TILE(name, rows, ...)                                                              \
+    static void name##_##rows(const struct panel *panel, uint32_t blocks,                          \
+                              const struct activation_block *a, size_t stride, float *acc)         \
+    {                                                                                              \
+        tile(rows, (struct tile_kind){__VA_ARGS__}, panel, blocks, a, stride, acc);                \
+    }
+#define INTEGER_PLAN(name, ...)                                                                    \
+    INTEGER_TILE(name, 1, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 2, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 3, __VA_ARGS__)                                                             \
+    INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
+    static const struct integer_plan name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
+
+INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
+INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
+INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
+INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
+INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
+INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
+INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
+
+static const struct integer_plan *integer_plan_of(enum tensor_format format)
+{
+    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
+        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
+        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
+        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
+        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
+        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
+        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
+    };
+    CHECK(PLANS[format] != NULL);
+    return PLANS[format];
+}
+
+enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
+
+INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
+                       uint32_t columns, const float *x, size_t stride, float *acc)
+{
+    vf chain[TILE_ROWS][2];
+    const uint16_t *halves = weights;
+    const float *floats = weights;
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        chain[r][0] = vf_load(acc + r * (int)KERNEL_ROW_GROUP);
+        chain[r][1] = vf_load(acc + r * (int)KERNEL_ROW_GROUP + 8);
+    }
+    for (size_t i = 0; i < columns; i++) {
+        vf w[2];
+#pragma GCC unroll 2
+        for (size_t side = 0; side < 2; side++) {
+            size_t at = i * KERNEL_ROW_GROUP + side * 8;
+            w[side] = kind == KIND_F32   ? vf_load(floats + at)
+                      : kind == KIND_F16 ? vf_load_f16(halves + at)
+                                         : vf_load_bf16(halves + at);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            vf value = vf_set1(x[(size_t)r * stride + i]);
+            chain[r][0] = vf_fma(w[0], value, chain[r][0]);
+            chain[r][1] = vf_fma(w[1], value, chain[r][1]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        vf_store(acc + r * (int)KERNEL_ROW_GROUP, chain[r][0]);
+        vf_store(acc + r * (int)KERNEL_ROW_GROUP + 8, chain[r][1]);
+    }
+}
+
+#define FLOAT_TILE(name, rows)                                                                     \
+    static void name##_##rows(const void *weights, uint32_t columns, const float *x,               \
+                              size_t stride, float *acc)                                           \
+    {                                                                                              \
+        tile_float(rows, name, weights, columns, x, stride, acc);                                  \
+    }
+#define FLOAT_PLAN(name)                                                                           \
+    FLOAT_TILE(name, 1)                                                                            \
+    FLOAT_TILE(name, 2)                                                                            \
+    FLOAT_TILE(name, 3)                                                                            \
+    FLOAT_TILE(name, 4)                                                                            \
+    static const struct float_plan PLAN_##name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
+
+FLOAT_PLAN(KIND_F32)
+FLOAT_PLAN(KIND_F16)
+FLOAT_PLAN(KIND_BF16)
+
+static const struct float_plan *float_plan_of(enum tensor_format format)
+{
+    return format == FORMAT_F32   ? &PLAN_KIND_F32
+           : format == FORMAT_F16 ? &PLAN_KIND_F16
+                                  : &PLAN_KIND_BF16;
+}
+
+#endif
