@@ -69,7 +69,7 @@ struct backend {
     const struct backend_ops *ops;
     /* fixed after start */
     const char *name;    /* "quantized", "openblas", … */
-    const char *kernels; /* "scalar", "avx2", "avx512", … */
+    const char *kernels; /* "scalar", "avx2" and so on */
     const char *kv_type; /* of keys and values: "f16", … */
     uint32_t vocabulary; /* logits per row */
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */

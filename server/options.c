@@ -110,8 +110,9 @@ static const struct spec specs[] = {
      .help = "most tokens of one step; longer prompts are computed in pieces (up to 512, as the "
              "memory allows)"},
     {"kernels", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(kernels),
-     .choices = "auto|scalar|avx2|avx512",
-     .help = "auto, scalar, avx2 or avx512; all give the same bytes (auto)"},
+     .choices = "auto|scalar|avx2|avxvnni|avx512|neon|dotprod",
+     .help = "auto, scalar; x86-64: avx2, avxvnni, avx512; 64-bit ARM: neon, dotprod; all give the "
+             "same bytes (auto)"},
     {"backend", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(backend),
      .choices = "quantized|openblas",
      .help = "quantized, or openblas: the float reference, slow and large (quantized)"},

@@ -66,7 +66,7 @@ struct options {
     const char
         *allowed_hosts[OPTIONS_HOSTS_MAX]; /* --allowed-host, repeatable: what Host may say */
     unsigned allowed_host_count;
-    const char *kernels;    /* auto, scalar, avx2, avx512 */
+    const char *kernels;    /* auto, or the name of a set */
     const char *backend;    /* quantized, openblas */
     unsigned drain_seconds; /* --drain-seconds 30 */
     enum log_format log_format;

@@ -61,7 +61,7 @@ struct attention_task {
 #define KERNEL_QUERY_TILE 16u
 
 struct kernels {
-    const char *name; /* "scalar", "avx2", "avx512" */
+    const char *name; /* "scalar"; "avx2", "avxvnni", "avx512"; "neon", "dotprod" */
 
     /* 0 when this format cannot be computed. The padded rows are included. */
     uint64_t (*packed_bytes)(enum tensor_format format, uint32_t n, uint32_t k);

@@ -86,7 +86,7 @@ def test_metrics_say_what_runs(server):
     metrics = server.metrics()
     info = [s for s in metrics.samples if s.name == "quire_build_info"]
     assert len(info) == 1 and info[0].value == 1
-    assert info[0].labels["kernels"] in ("scalar", "avx2", "avx512") and info[0].labels["version"]
+    assert info[0].labels["kernels"] in ("scalar", "avx2", "avxvnni", "avx512", "neon", "dotprod") and info[0].labels["version"]
     assert metrics.pages_total > 64
 
 

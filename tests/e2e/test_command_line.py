@@ -45,7 +45,7 @@ def lines(output):
     (["serve", "-m", "x.gguf", "--threads", "0"], "1"),
     (["serve", "-m", "x.gguf", "--threads", "1e3"], "1024"),
     (["serve", "-m", "x.gguf", "--context", "0"], "1"),
-    (["serve", "-m", "x.gguf", "--kernels", "neon"], "avx2"),
+    (["serve", "-m", "x.gguf", "--kernels", "mmx"], "auto, scalar, avx2"),
     (["serve", "-m", "x.gguf", "--kv-type", "q5_1"], "f32, f16, bf16, q8_0, q4_0"),
     (["serve", "-m", "x.gguf", "--kv-type", ""], "empty"),
     (["serve", "-m", "x.gguf", "--cache-type-k", "q8_0"], "--kv-type"),

@@ -100,7 +100,7 @@ def has_kernels(options):
     """Can this machine run them? What it cannot run is refused at start, which another test shows."""
     wanted = options.partition("--kernels ")[2].split(" ")[0]
     flags = open("/proc/cpuinfo").read().split("flags")[-1].split()
-    return {"avx2": "avx2" in flags, "avx512": "avx512_vnni" in flags}.get(wanted, True)
+    return {"avx2": "avx2" in flags, "avxvnni": "avx_vnni" in flags, "avx512": "avx512_vnni" in flags}.get(wanted, True)
 
 
 @pytest.mark.parametrize("options, company", OPTIONS)
@@ -219,7 +219,7 @@ def test_every_option_with_every_other():
     for threads in (1, 2, 3):
         for batch in (1, 7, 64, 512):
             for page in (8, 16, 32, 64):
-                for kernels in ("scalar", "avx2", "avx512"):
+                for kernels in ("scalar", "avx2", "avxvnni", "avx512"):
                     for cache in ("", "--no-prefix-cache"):
                         options = (f"--threads {threads} --max-batch-tokens {batch} --page-size {page} "
                                    f"{cache} --kernels {kernels}")

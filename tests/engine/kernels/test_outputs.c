@@ -3,7 +3,7 @@
  * CPU: outputs.h has a hash of each, written by this program on x86-64 (`test_outputs print`). So a
  * set is the same not only as the scalar one beside it, but as any other anywhere.
  *
- * When the arithmetic changes on purpose, print them anew and say so in docs/exactness.md.
+ * When the arithmetic changes on purpose, raise MODEL_ARITHMETIC and print them anew.
  */
 #include "tests/engine/kernels/inputs.h"
 #include "tests/engine/kernels/outputs.h"
