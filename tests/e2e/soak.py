@@ -80,6 +80,8 @@ class Soak:
         self.server, self.report, self.clients, self.idle = server, report, clients, idle
         self.lock = threading.Lock()
         self.context = server.max_model_len()
+        sample = server.complete({"prompt": harness.words(1, 40), "max_tokens": 1})["usage"]["prompt_tokens"]
+        self.words_per_token = 40 / sample * 0.9  # never more tokens than meant
         self.probe_text = server.complete(harness.PROBE)["choices"]
         self.open, self.leaving, self.stops = set(), False, 0
         self.idle_sockets = []
@@ -192,7 +194,7 @@ class Soak:
         # Lengths as people's: most are short, some as long as may be.
         room = self.context - 160
         tokens = min(room, int(2 ** (3 + 8 * chance.random())))
-        prompt = harness.words(chance.randrange(10_000), tokens * 3 // 4)
+        prompt = harness.words(chance.randrange(10_000), max(1, int(tokens * self.words_per_token)))
         answer = min(self.context - tokens - 100, int(2 ** (1 + 7 * chance.random())))
         body = {"prompt": prompt, "max_tokens": answer, "temperature": chance.choice([0, 0.8]), "seed": seed}
         chat = {"messages": [{"role": "system", "content": SYSTEM}, {"role": "user", "content": harness.words(seed, 20)}],
@@ -211,7 +213,7 @@ class Soak:
         elif kind < 64:
             self.ask("schema", {**chat, "response_format": SCHEMA}, CHAT, statuses=(200, 400))
         elif kind < 68:
-            prompt = " ".join(prompt.split()[:100])
+            prompt = " ".join(prompt.split()[:max(1, int(100 * self.words_per_token))])
             self.ask("choices", {**body, "prompt": prompt, "n": chance.randrange(2, 5), "temperature": 1, "max_tokens": 24})
         elif kind < 71:
             self.stream("dawdling stream", {**body, "max_tokens": min(answer, 40), "logprobs": 5}, pause=0.05)
@@ -370,7 +372,7 @@ def check_end(server, report, cgroup):
             report.problems.append(f"{cgroup.kills()} were killed for memory")
 
 
-def soak(memory, seconds, clients=64, idle=1000, options=(), ends_on_sigterm=False):
+def soak(memory, seconds, clients=64, idle=1000, model=None, ends_on_sigterm=False):
     """`memory` in bytes, as the server's budget and as the cgroup's limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = idle + 4 * clients + 100
@@ -381,8 +383,8 @@ def soak(memory, seconds, clients=64, idle=1000, options=(), ends_on_sigterm=Fal
     report.cgroup = f"in a memory cgroup v{cgroup.version} of as much" if cgroup else why
     server = None
     try:
-        server = harness.Server("--memory", str(memory), "--timeout", "7200", *options, launcher=cgroup.command if cgroup else None,
-                                ready=False)
+        server = harness.Server("--memory", str(memory), "--timeout", "7200", model=model, ready=False,
+                                launcher=cgroup.command if cgroup else None)
         harness.wait_until(lambda: server.get("/ready").status == 200, 600, "ready")
         work = Soak(server, report, seconds, clients, idle)
         if ends_on_sigterm:
@@ -403,10 +405,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--idle", type=int, default=1000)
+    parser.add_argument("--model", help="a GGUF file ($QUIRE_TEST_MODEL)")
     arguments = parser.parse_args()
     number, unit = re.fullmatch(r"(\d+)(MiB|GiB)", arguments.memory).groups()
     memory = int(number) * (MIB if unit == "MiB" else 1024 * MIB)
-    report = soak(memory, arguments.seconds, arguments.clients, arguments.idle, ends_on_sigterm=True)
+    report = soak(memory, arguments.seconds, arguments.clients, arguments.idle, arguments.model, ends_on_sigterm=True)
     print(report)
     return 1 if report.problems else 0
 
