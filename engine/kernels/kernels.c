@@ -19,6 +19,11 @@
 #define TARGET "other"
 #endif
 
+uint32_t attention_segments(const struct attention_task *task)
+{
+    return task->first_position / ATTENTION_SEGMENT + 1 - attention_first_segment(task);
+}
+
 #ifdef QUIRE_KERNELS_X86
 #include <cpuid.h>
 

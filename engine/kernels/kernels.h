@@ -100,7 +100,15 @@ struct kernels {
                      const float *key, const float *value);
     uint64_t (*attention_scratch_bytes)(uint32_t head_dim, uint32_t group);
     void (*attention)(const struct attention_task *task);
+    /* The same in two steps, of one query, for several threads: each segment's share into its part
+       [group][head_dim + 2], index 0 … attention_segments(task) - 1, and then all parts, which
+       stand one after the other, into the task's out. Scratch as for attention. */
+    void (*attention_segment)(const struct attention_task *task, uint32_t index, float *part);
+    void (*attention_merge)(const struct attention_task *task, const float *parts);
 };
+
+/* Segments of the keys that a task's first query sees; see scalar_attention.c. */
+uint32_t attention_segments(const struct attention_task *task);
 
 /* "auto" takes the best that this CPU has. STATUS_INVALID (param "kernels") for unknown names and
    for instruction sets that this CPU lacks. The result is static. */

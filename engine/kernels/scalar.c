@@ -263,4 +263,6 @@ const struct kernels SCALAR_KERNELS = {
     .kv_store = scalar_kv_store,
     .attention_scratch_bytes = scalar_attention_scratch_bytes,
     .attention = scalar_attention,
+    .attention_segment = scalar_attention_segment,
+    .attention_merge = scalar_attention_merge,
 };

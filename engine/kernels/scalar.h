@@ -29,8 +29,16 @@ static inline uint32_t attention_first_visible(uint32_t position, uint32_t windo
     return window == 0 || position < window ? 0 : position + 1 - window;
 }
 
+/* The first segment that a task's first query sees. */
+static inline uint32_t attention_first_segment(const struct attention_task *task)
+{
+    return attention_first_visible(task->first_position, task->window) / ATTENTION_SEGMENT;
+}
+
 /* Lanes i + 8, then 4, 2, 1 added to lane i. */
 float scalar_sum_lanes(float lanes[16]);
 void scalar_attention(const struct attention_task *task);
+void scalar_attention_segment(const struct attention_task *task, uint32_t index, float *part);
+void scalar_attention_merge(const struct attention_task *task, const float *parts);
 
 #endif

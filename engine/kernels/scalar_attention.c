@@ -124,30 +124,41 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+/* One query's running figures of segment s. */
+static void walk_segment(const struct attention_task *task, const float *q, uint32_t position,
+                         uint32_t s, float *scores, struct running *running)
+{
+    uint32_t start = larger(attention_first_visible(position, task->window), s * ATTENTION_SEGMENT);
+    uint32_t end = smaller(position + 1, (s + 1) * ATTENTION_SEGMENT);
+    running_start(running, task->kv->head_dim);
+    while (start < end) {
+        uint32_t tile_end = smaller(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
+        walk_tile(task, q, start, tile_end, scores, running);
+        start = tile_end;
+    }
+}
+
+static void write_total(const struct running *total, uint32_t head_dim, float *out)
+{
+    float inverse = 1.0f / total->sum;
+    for (uint32_t i = 0; i < head_dim; i++) {
+        out[i] = total->out[i] * inverse;
+    }
+}
+
 static void attend(const struct attention_task *task, const float *q, uint32_t position, float *out)
 {
     uint32_t head_dim = task->kv->head_dim;
     float *scratch = task->scratch;
     struct running segment = {.out = scratch};
     struct running total = {.out = scratch + head_dim};
-    float *scores = scratch + 2 * head_dim;
     uint32_t first = attention_first_visible(position, task->window);
     running_start(&total, head_dim);
     for (uint32_t s = first / ATTENTION_SEGMENT; s <= position / ATTENTION_SEGMENT; s++) {
-        uint32_t start = larger(first, s * ATTENTION_SEGMENT);
-        uint32_t end = smaller(position + 1, (s + 1) * ATTENTION_SEGMENT);
-        running_start(&segment, head_dim);
-        while (start < end) {
-            uint32_t tile_end = smaller(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
-            walk_tile(task, q, start, tile_end, scores, &segment);
-            start = tile_end;
-        }
+        walk_segment(task, q, position, s, scratch + 2 * head_dim, &segment);
         merge(&total, &segment, head_dim);
     }
-    float inverse = 1.0f / total.sum;
-    for (uint32_t i = 0; i < head_dim; i++) {
-        out[i] = total.out[i] * inverse;
-    }
+    write_total(&total, head_dim, out);
 }
 
 void scalar_attention(const struct attention_task *task)
@@ -160,5 +171,35 @@ void scalar_attention(const struct attention_task *task)
                    task->first_position + i,
                    task->out + i * task->out_stride + (size_t)j * head_dim);
         }
+    }
+}
+
+void scalar_attention_segment(const struct attention_task *task, uint32_t index, float *part)
+{
+    uint32_t head_dim = task->kv->head_dim;
+    CHECK(task->query_count == 1 && index < attention_segments(task));
+    float *scratch = task->scratch;
+    for (uint32_t j = 0; j < task->group; j++, part += head_dim + 2) {
+        struct running segment = {.out = part};
+        walk_segment(task, task->q + (size_t)j * head_dim, task->first_position,
+                     attention_first_segment(task) + index, scratch + 2 * head_dim, &segment);
+        part[head_dim] = segment.maximum;
+        part[head_dim + 1] = segment.sum;
+    }
+}
+
+void scalar_attention_merge(const struct attention_task *task, const float *parts)
+{
+    uint32_t head_dim = task->kv->head_dim, segments = attention_segments(task);
+    CHECK(task->query_count == 1);
+    for (uint32_t j = 0; j < task->group; j++) {
+        struct running total = {.out = task->scratch};
+        running_start(&total, head_dim);
+        for (uint32_t s = 0; s < segments; s++) {
+            const float *part = parts + ((size_t)s * task->group + j) * (head_dim + 2);
+            struct running segment = {part[head_dim], part[head_dim + 1], (float *)part};
+            merge(&total, &segment, head_dim);
+        }
+        write_total(&total, head_dim, task->out + (size_t)j * head_dim);
     }
 }

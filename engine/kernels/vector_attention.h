@@ -568,6 +568,7 @@ static void rows_init(struct attention_rows *rows, const struct attention_task *
                                     .reader = &KV_READERS[task->kv->type],
                                     .head_dim = task->kv->head_dim,
                                     .rows = count,
+                                    .last = task->first_position + task->query_count - 1,
                                     .scores = task->scratch};
     rows->out = rows->scores + (size_t)count * ATTENTION_TILE;
     rows->total = rows->out + (size_t)count * rows->head_dim;
@@ -582,6 +583,23 @@ static void rows_init(struct attention_rows *rows, const struct attention_task *
     }
 }
 
+static void walk_segment(struct attention_rows *rows, uint32_t s)
+{
+    uint32_t segment = s * ATTENTION_SEGMENT;
+    memset(rows->out, 0, (size_t)rows->rows * rows->head_dim * sizeof(float));
+    for (uint32_t r = 0; r < rows->rows; r++) {
+        rows->maximum[r] = -INFINITY;
+        rows->sum[r] = 0.0f;
+    }
+    uint32_t first = attention_first_visible(rows->task->first_position, rows->task->window);
+    first -= first % ATTENTION_TILE;
+    uint32_t tile = segment > first ? segment : first;
+    for (; tile < segment + ATTENTION_SEGMENT && tile <= rows->last; tile += ATTENTION_TILE) {
+        rows->tile = tile;
+        walk_tile(rows);
+    }
+}
+
 static void vector_attention(const struct attention_task *task)
 {
     CHECK(task->kv->head_dim % 8 == 0 && task->query_count <= KERNEL_QUERY_TILE);
@@ -590,22 +608,39 @@ static void vector_attention(const struct attention_task *task)
     }
     struct attention_rows rows;
     rows_init(&rows, task);
-    rows.last = task->first_position + task->query_count - 1;
-    uint32_t first = attention_first_visible(task->first_position, task->window);
-    first -= first % ATTENTION_TILE;
-    for (uint32_t s = first / ATTENTION_SEGMENT; s <= rows.last / ATTENTION_SEGMENT; s++) {
-        uint32_t segment = s * ATTENTION_SEGMENT;
-        memset(rows.out, 0, (size_t)rows.rows * rows.head_dim * sizeof(float));
-        for (uint32_t r = 0; r < rows.rows; r++) {
-            rows.maximum[r] = -INFINITY;
-            rows.sum[r] = 0.0f;
+    for (uint32_t s = attention_first_segment(task); s <= rows.last / ATTENTION_SEGMENT; s++) {
+        walk_segment(&rows, s);
+        merge_segment(&rows, s * ATTENTION_SEGMENT);
+    }
+    write_rows(&rows);
+}
+
+static void vector_attention_segment(const struct attention_task *task, uint32_t index, float *part)
+{
+    CHECK(task->query_count == 1 && index < attention_segments(task));
+    struct attention_rows rows;
+    rows_init(&rows, task);
+    walk_segment(&rows, attention_first_segment(task) + index);
+    for (uint32_t r = 0; r < rows.rows; r++, part += rows.head_dim + 2) {
+        memcpy(part, rows.out + (size_t)r * rows.head_dim, rows.head_dim * sizeof *part);
+        part[rows.head_dim] = rows.maximum[r];
+        part[rows.head_dim + 1] = rows.sum[r];
+    }
+}
+
+static void vector_attention_merge(const struct attention_task *task, const float *parts)
+{
+    CHECK(task->query_count == 1);
+    struct attention_rows rows;
+    rows_init(&rows, task);
+    uint32_t first = attention_first_segment(task), segments = attention_segments(task);
+    for (uint32_t s = 0; s < segments; s++) {
+        for (uint32_t r = 0; r < rows.rows; r++, parts += rows.head_dim + 2) {
+            memcpy(rows.out + (size_t)r * rows.head_dim, parts, rows.head_dim * sizeof *parts);
+            rows.maximum[r] = parts[rows.head_dim];
+            rows.sum[r] = parts[rows.head_dim + 1];
         }
-        uint32_t tile = segment > first ? segment : first;
-        for (; tile < segment + ATTENTION_SEGMENT && tile <= rows.last; tile += ATTENTION_TILE) {
-            rows.tile = tile;
-            walk_tile(&rows);
-        }
-        merge_segment(&rows, segment);
+        merge_segment(&rows, (first + s) * ATTENTION_SEGMENT);
     }
     write_rows(&rows);
 }

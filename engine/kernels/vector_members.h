@@ -11,6 +11,7 @@
     .quantize = vector_quantize, .rms_norm = vector_rms_norm, .rope = vector_rope,                 \
     .silu_multiply = vector_silu_multiply, .gelu_multiply = vector_gelu_multiply,                  \
     .add = vector_add, .kv_store = vector_kv_store,                                                \
-    .attention_scratch_bytes = vector_attention_scratch_bytes, .attention = vector_attention
+    .attention_scratch_bytes = vector_attention_scratch_bytes, .attention = vector_attention,      \
+    .attention_segment = vector_attention_segment, .attention_merge = vector_attention_merge
 
 #endif

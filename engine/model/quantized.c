@@ -34,9 +34,10 @@
 #define TILE_ROWS_MIN_LARGE 12u
 #define LAYER_BYTES_SHARED (8ull << 20)
 #define ALONE_ROWS_MAX 8u /* up to here a thread quantizes for itself instead of sharing */
-#define AHEAD_BYTES_MAX                                                                            \
-    (128u * 1024u) /* prefetched while waiting: a part of a core's own cache                       \
-                    */
+/* Attention tasks of a step are split into segments when they are so few and one has so many. */
+#define SPLIT_TASKS_MAX 8u
+#define SPLIT_SEGMENTS_MIN 3u
+#define AHEAD_BYTES_MAX (128u * 1024u) /* fetched while waiting, into a core's own cache */
 
 /* What one thread of a step keeps for itself. */
 struct thread_state {
@@ -78,6 +79,9 @@ struct quantized {
     uint64_t quantized_part_bytes; /* of one thread */
     uint8_t *attention_scratch;    /* [threads][attention_part_bytes] */
     uint64_t attention_part_bytes;
+    float *parts;                      /* [SPLIT_TASKS_MAX][part_segments] of attention's parts */
+    uint32_t part_segments;            /* most that a sequence has */
+    uint64_t part_floats;              /* of one */
     struct thread_state *states;       /* [threads] */
     struct query_tile *query_tiles[2]; /* [0] of all rows, [1] of logits rows (last layer) */
     /* the step */
@@ -131,6 +135,10 @@ static void carve_scratch(struct quantized *model, const struct model_details *d
     uint32_t groups = kv_groups_of(config).groups.count;
     forward->slots = carve(carver, groups * rows, sizeof forward->slots[0]);
     forward->positions = carve(carver, rows, sizeof forward->positions[0]);
+    model->part_segments = attention_segments(&(struct attention_task){
+        .first_position = options->context > 0 ? options->context - 1 : 0});
+    model->part_floats = (uint64_t)config->heads / config->kv_heads * (config->head_dim + 2);
+    model->parts = carve(carver, SPLIT_TASKS_MAX * model->part_segments, model->part_floats * f);
     model->states = carve(carver, threads, sizeof model->states[0]);
     model->query_tiles[0] = carve(carver, rows, sizeof model->query_tiles[0][0]);
     model->query_tiles[1] = carve(carver, rows, sizeof model->query_tiles[1][0]);
@@ -362,23 +370,83 @@ static void attend_task(struct quantized *model, unsigned thread, uint32_t layer
     model->forward.kernels->attention(&task);
 }
 
-/* One interval: attention of a layer, given out by query tile and KV head. In the last layer also
-   the residual stream of the logits rows moves together. */
-static void attend(struct quantized *model, unsigned thread, uint32_t layer)
+/* In the last layer the residual stream of the logits rows moves together: items behind the tasks.
+ */
+static uint32_t rows_moved(const struct quantized *model, uint32_t layer)
+{
+    return is_last(model, layer) ? model->forward.batch->logits_row_count : 0;
+}
+
+static void move_row(const struct quantized *model, uint32_t index)
 {
     const struct forward *forward = &model->forward;
-    unsigned last = is_last(model, layer) ? 1 : 0;
-    uint32_t kv_heads = forward->details.config.kv_heads;
     uint32_t width = forward->details.config.embedding;
-    uint32_t tasks = model->query_tile_count[last] * kv_heads;
-    uint32_t items = tasks + (last ? forward->batch->logits_row_count : 0);
+    memcpy(forward->hidden + (size_t)index * width,
+           forward->x + (size_t)forward->batch->logits_rows[index] * width, width * sizeof(float));
+}
+
+/* Most segments of a task, if the layer's tasks are so few and so long that threads would wait for
+   each other; else 0. */
+static uint32_t split_segments(const struct quantized *model, uint32_t layer, uint32_t tasks)
+{
+    uint32_t most = 0, kv_heads = model->forward.details.config.kv_heads;
+    if (model->threads == 1 || tasks == 0 || tasks > SPLIT_TASKS_MAX)
+        return 0;
+    for (uint32_t item = 0; item < tasks; item += kv_heads) {
+        struct attention_task task = attention_task(model, layer, item);
+        uint32_t segments = attention_segments(&task);
+        if (task.query_count > 1)
+            return 0;
+        most = segments > most ? segments : most;
+    }
+    return most >= SPLIT_SEGMENTS_MIN ? most : 0;
+}
+
+/* Two intervals: segments of all tasks, then their sums. */
+static void attend_in_segments(struct quantized *model, unsigned thread, uint32_t layer,
+                               uint32_t tasks, uint32_t segments)
+{
+    void *scratch = model->attention_scratch + thread * model->attention_part_bytes;
+    const uint64_t task_floats = model->part_segments * model->part_floats;
+    for (uint32_t item = thread; item < tasks * segments; item = workers_next(model->workers)) {
+        uint32_t index = item % segments;
+        struct attention_task task = attention_task(model, layer, item / segments);
+        task.scratch = scratch;
+        if (index < attention_segments(&task))
+            model->forward.kernels->attention_segment(&task, index,
+                                                      model->parts + item / segments * task_floats +
+                                                          index * model->part_floats);
+    }
+    meet(model, thread);
+    uint32_t items = tasks + rows_moved(model, layer);
+    for (uint32_t item = thread; item < items; item = workers_next(model->workers)) {
+        if (item >= tasks) {
+            move_row(model, item - tasks);
+            continue;
+        }
+        struct attention_task task = attention_task(model, layer, item);
+        task.scratch = scratch;
+        model->forward.kernels->attention_merge(&task, model->parts + item * task_floats);
+    }
+    meet(model, thread);
+}
+
+/* Attention of a layer, given out by query tile and KV head, or also by segments. */
+static void attend(struct quantized *model, unsigned thread, uint32_t layer)
+{
+    uint32_t tasks =
+        model->query_tile_count[is_last(model, layer)] * model->forward.details.config.kv_heads;
+    uint32_t segments = split_segments(model, layer, tasks);
+    if (segments > 0) {
+        attend_in_segments(model, thread, layer, tasks, segments);
+        return;
+    }
+    uint32_t items = tasks + rows_moved(model, layer);
     for (uint32_t item = thread; item < items; item = workers_next(model->workers)) {
         if (item < tasks)
             attend_task(model, thread, layer, item, tasks);
         else
-            memcpy(forward->hidden + (size_t)(item - tasks) * width,
-                   forward->x + (size_t)forward->batch->logits_rows[item - tasks] * width,
-                   width * sizeof(float));
+            move_row(model, item - tasks);
     }
     meet(model, thread);
 }

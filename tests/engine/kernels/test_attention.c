@@ -115,6 +115,36 @@ struct options {
     float softcap;
 };
 
+static void assert_same(const float *expected, const float *got, size_t count, const char *what)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint32_t a, b;
+        memcpy(&a, &expected[i], 4);
+        memcpy(&b, &got[i], 4);
+        if (a != b && !(isnan(expected[i]) && isnan(got[i]))) {
+            ck_abort_msg("%s: at %zu expected %.9g (%08x), got %.9g (%08x)", what, i,
+                         (double)expected[i], a, (double)got[i], b);
+        }
+    }
+}
+
+/* Segment by segment, the last one first, and then together: the same bits as at once. */
+static void check_segments(const struct kernels *kernels, struct attention_task task)
+{
+    size_t head_dim = task.kv->head_dim, floats = task.group * (head_dim + 2);
+    const float *expected = task.out;
+    uint32_t segments = attention_segments(&task);
+    float *parts = allocate(segments * floats * sizeof(float));
+    task.out = allocate(task.group * head_dim * sizeof(float));
+    for (uint32_t s = segments; s-- > 0;) {
+        kernels->attention_segment(&task, s, parts + s * floats);
+    }
+    kernels->attention_merge(&task, parts);
+    assert_same(expected, task.out, task.group * head_dim, "segments");
+    free(task.out);
+    free(parts);
+}
+
 /* out [count][heads][head_dim] of queries first … first + count − 1, at most `tile` at a time. */
 static float *attend(const struct kernels *kernels, const struct sequence *s,
                      const struct paged *paged, struct options options, uint32_t first,
@@ -144,23 +174,13 @@ static float *attend(const struct kernels *kernels, const struct sequence *s,
                 .scratch = scratch,
             };
             kernels->attention(&task);
+            if (task.query_count == 1) {
+                check_segments(kernels, task);
+            }
         }
     }
     free(scratch);
     return out;
-}
-
-static void assert_same(const float *expected, const float *got, size_t count, const char *what)
-{
-    for (size_t i = 0; i < count; i++) {
-        uint32_t a, b;
-        memcpy(&a, &expected[i], 4);
-        memcpy(&b, &got[i], 4);
-        if (a != b && !(isnan(expected[i]) && isnan(got[i]))) {
-            ck_abort_msg("%s: at %zu expected %.9g (%08x), got %.9g (%08x)", what, i,
-                         (double)expected[i], a, (double)got[i], b);
-        }
-    }
 }
 
 /* All kernel sets and page sizes, queries [first, first + count) in tiles, against scalar with

@@ -18,7 +18,7 @@
 #define TOKENS 90u /* more than a tile of keys and several pages */
 #define ROWS_MAX 160u
 #define SEQUENCES 3u
-#define CONTEXT 256u
+#define CONTEXT 2048u
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLOW 3u /* sanitizers: every third way */
@@ -173,6 +173,25 @@ static void same(const char *path, const float *wanted, const struct way *way, c
     free(got);
 }
 
+/* Logits of the last four of LONG_TOKENS positions, which are decoded alone after a long prompt. */
+#define LONG_TOKENS 1700u
+#define LONG_CHUNK 141u /* 12 of them are all but 8 */
+static float *run_long(const char *path, const struct way *way)
+{
+    struct runner runner;
+    runner_start(&runner, path, way);
+    float *out = calloc((size_t)LONG_TOKENS * runner.config.vocabulary, sizeof *out);
+    ck_assert_ptr_nonnull(out);
+    uint32_t done[SEQUENCES] = {0};
+    while (done[0] < LONG_TOKENS) {
+        uint32_t left = LONG_TOKENS - done[0];
+        uint32_t counts[SEQUENCES] = {left > LONG_CHUNK ? LONG_CHUNK : 1, 0, 0};
+        step(&runner, counts, done, true, out);
+    }
+    runner_stop(&runner);
+    return out;
+}
+
 /* Vary one thing at a time, and then several. */
 static void exact(const struct made_up *spec, const char *label)
 {
@@ -227,6 +246,36 @@ START_TEST(test_families)
         spec.layers = 7;
     }
     exact(&spec, spec.family);
+}
+END_TEST
+
+/* Few long sequences: threads share a sequence's attention by segments. */
+START_TEST(test_long_contexts)
+{
+    struct made_up spec = made_up_default(FORMAT_Q4_1);
+    if (_i == 1) {
+        spec.family = "gemma3"; /* windows, in which nothing is shared out */
+        spec.window = 20;
+        spec.layers = 7;
+    }
+    char path[64];
+    made_up_write(&spec, path);
+    const struct kernels *const *all = kernels_available();
+    const struct kernels *first = all[1] != NULL ? all[1] : all[0]; /* scalar would take minutes */
+    struct way plain = {first, 1, LONG_CHUNK, 16, false, true};
+    float *wanted = run_long(path, &plain);
+    const size_t from = (size_t)(LONG_TOKENS - 4) * spec.vocabulary;
+    for (size_t k = all[1] != NULL ? 1 : 0; all[k] != NULL; ++k) {
+        for (unsigned threads = 1; threads <= 3; ++threads) {
+            struct way way = {all[k], threads, LONG_CHUNK, threads == 3 ? 8 : 16, false, true};
+            float *got = run_long(path, &way);
+            ck_assert_msg(memcmp(wanted + from, got + from, 4 * spec.vocabulary * sizeof *got) == 0,
+                          "kernels %s, %u threads", all[k]->name, threads);
+            free(got);
+        }
+    }
+    free(wanted);
+    unlink(path);
 }
 END_TEST
 
@@ -406,6 +455,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, test_formats, 0, 5);
     tcase_add_loop_test(tcase, test_families, 0, 5);
+    tcase_add_loop_test(tcase, test_long_contexts, 0, 2);
     tcase_add_test(tcase, test_odd_heads);
     tcase_add_loop_test(tcase, test_kv_types, 0, KV_TYPES);
     tcase_add_test(tcase, test_kv_types_that_do_not_fit);
