@@ -212,7 +212,7 @@ static void begin(struct simulation *sim, uint64_t seed)
     if (sim->rig->swap) {
         write_fault_odds = dice(2) ? 0 : 2 + dice(40);
         read_fault_odds = dice(2) ? 0 : 2 + dice(40);
-        page_swap_note_row_ns(sim->rig->swap, dice(4) ? 1e9 : 1e-3);
+        page_swap_note_row_ns(sim->rig->swap, dice(4) ? 1e15 : 1e-3);
     }
     sim->intake = (struct intake){
         .tenant_count = sim->options.tenant_count,
@@ -280,13 +280,24 @@ static void arrive(struct simulation *sim)
     rig_add(sim->rig, client->completion);
 }
 
+static bool is_swapped(const struct client *client)
+{
+    bool swapped = false;
+    for (uint32_t i = 0; client->completion && i < client->request.choice_count; i++)
+        swapped |= client->completion->choices[i].image.slot_count > 0;
+    return swapped;
+}
+
 static void one_cancel(struct simulation *sim)
 {
     struct client *client = &sim->clients[dice(REQUESTS)];
+    if (dice(3) == 0) { /* rather one that has something in the swap file */
+        for (unsigned i = 0; i < REQUESTS && !is_swapped(client); i++)
+            client = &sim->clients[i];
+    }
     if (!client->completion)
         return;
-    for (uint32_t i = 0; i < client->request.choice_count; i++)
-        seen.ended_swapped += client->completion->choices[i].image.slot_count > 0;
+    seen.ended_swapped += is_swapped(client);
     if (dice(2)) {
         client->cancelled = true;
         completion_cancel(client->completion);
