@@ -146,6 +146,8 @@ def test_what_chats_take_is_in_the_report(server):
     "{% set x = [[1] * 100000] * 100000 %}{{ x }}",
     "{% set ns = namespace(l=1) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
     "{% set ns = namespace(l='x') %}{% for i in range(100) %}{% set ns.l = ns.l ~ ns.l %}{% endfor %}",
+    "{{ '{:>1000000000}'.format(1) }}",
+    "{{ (('{0}' * 100000).format('x' * 10000))|length }}",
 ])
 def test_a_hostile_template_is_stopped_within_its_memory(tmp_path, template):
     path = tmp_path / "template.jinja"
