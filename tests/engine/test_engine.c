@@ -671,9 +671,10 @@ START_TEST(idle_time_does_not_count_as_slowness)
         sched_yield();
     nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     scripted_backend_hold(backend);
-    for (unsigned i = 0; i < 5; i++)
+    c[0] = submit(&r);
+    scripted_backend_wait(backend); /* it waits no longer: the queue has room for four */
+    for (unsigned i = 1; i < 5; i++)
         c[i] = submit(&r);
-    scripted_backend_wait(backend);
     for (unsigned i = 0; i < 4; i++)
         late[i] = rig_completion(&r);
     ck_assert_int_eq(engine_submit(engine, late, 4, &error), STATUS_BUSY);
