@@ -71,6 +71,7 @@ struct backend {
     const char *name;    /* "quantized", "openblas", … */
     const char *kernels; /* "scalar", "avx2" and so on */
     const char *kv_type; /* of keys and values: "f16", … */
+    uint64_t rotation;   /* checksum of what turns positions into angles: keys depend on it */
     uint32_t vocabulary; /* logits per row */
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;  /* tokens per page */

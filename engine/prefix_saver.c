@@ -201,7 +201,9 @@ static struct prefix_file_options file_options(const struct prefix_saver_options
         .directory = options->directory,
         .cap_bytes = options->cap_bytes,
         .page_bytes = backend->page_bytes,
-        .identity = {.model = options->model_identity, .arithmetic = MODEL_ARITHMETIC},
+        /* RoPE may depend on the context too. */
+        .identity = {.model = options->model_identity ^ backend->rotation,
+                     .arithmetic = MODEL_ARITHMETIC},
     };
     snprintf(file.identity.kv_type, sizeof file.identity.kv_type, "%s %s", backend->kv_type,
              backend->name);

@@ -134,6 +134,8 @@ static void seat_followers(struct scheduler *s, struct sequence *leader)
             completion->choices[i].preemptions >= PREEMPTIONS_MAX || scheduler_is_careful(s);
         if (careful && pages_missing(s, completion, i, completion->prompt_count, &need) > 0)
             return;
+        scheduler_drop_image(s, completion,
+                             i); /* of a prompt of its own: it has the leader's now */
         struct sequence *follower = scheduler_seat(s, completion, i);
         scheduler_leave_prompt(s, completion);
         follower->state = SEQUENCE_FOLLOWING;

@@ -173,10 +173,12 @@ static const char *foreign(const struct prefix_file *file, const struct file_hea
 
 enum status prefix_file_reset(struct prefix_file *file, struct error *error)
 {
-    if (getrandom(&file->nonce, sizeof file->nonce, 0) != sizeof file->nonce)
+    uint64_t drawn; /* the old one is good until the file is empty */
+    if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn)
         return error_set(error, STATUS_IO, NULL, "no random numbers from the system");
     if (ftruncate(file->fd, 0) != 0)
         return error_set(error, STATUS_IO, NULL, "emptying the file: %s", strerror(errno));
+    file->nonce = drawn;
     struct file_header header = header_of(file);
     return page_store_write_at(file->store, 0, &header, sizeof header, error);
 }
@@ -365,6 +367,8 @@ static enum status open_file(struct prefix_file *file, uint64_t *file_bytes, str
         return error_set(error, STATUS_IO, NULL, "cannot open %s: %s", path, strerror(errno));
     if (!S_ISREG(info.st_mode))
         return error_set(error, STATUS_IO, NULL, "%s is no file", path);
+    if (info.st_uid != geteuid())
+        return error_set(error, STATUS_IO, NULL, "%s belongs to another user", path);
     if (flock(file->fd, LOCK_EX | LOCK_NB) != 0)
         return errno == EWOULDBLOCK
                    ? error_set(error, STATUS_BUSY, NULL, "another server has %s", path)

@@ -105,6 +105,14 @@ bool prefix_file_next(struct prefix_file *file, struct prefix_file_job *out)
         CHECK(entry.id == file->order[file->next].entry); /* the pager has not changed */
         if (!id_of(file, entry.parent, &parent))
             continue; /* could never be found: what it continues is not there */
+        /* Two pages of the pager can have the same content here: one continues a page that the
+           pager has lost and computed again since. */
+        uint32_t known =
+            prefix_index_find(&file->index, entry.group, parent, entry.tokens, entry.salt);
+        if (known) {
+            note_saved(file, page, entry.id, known);
+            continue;
+        }
         uint32_t slot = page_pool_take(&file->pool);
         CHECK(slot != 0);
         if (file->index.entries[slot].id)

@@ -9,6 +9,7 @@
 #include "api/chat_template.h"
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -277,8 +278,20 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     log_info("loading", "%llu %% of the weights", (unsigned long long)(100 * done / total));
 }
 
+/* The model, and whose prompts may be found: what was kept without keys, or for all keys, is not
+   for a server whose keys are apart. */
+static enum status cache_identity(const struct runtime *runtime, const struct options *options,
+                                  uint64_t *out, struct error *error)
+{
+    const char *scope = options->api_key_file ? options->cache_scope : "no keys";
+    enum status status = gguf_identity(runtime->gguf, out, error);
+    *out = checksum_bytes(scope, strlen(scope), *out);
+    return status;
+}
+
 static enum status make_engine(struct runtime *runtime, struct plan *plan,
-                               runtime_backend_factory factory, struct error *error)
+                               const struct options *options, runtime_backend_factory factory,
+                               struct error *error)
 {
     struct progress progress = {clock_now_ns() + 2000000000u};
     enum status status =
@@ -289,7 +302,7 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
         return status;
     plan->engine.backend = runtime->backend;
     if (plan->engine.cache_dir)
-        status = gguf_identity(runtime->gguf, &plan->engine.model_identity, error);
+        status = cache_identity(runtime, options, &plan->engine.model_identity, error);
     if (status != STATUS_OK)
         return status;
     plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
@@ -339,7 +352,7 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
     if (status != STATUS_OK)
         return status;
     print_plan(runtime, &plan, options);
-    status = make_engine(runtime, &plan, factory, error);
+    status = make_engine(runtime, &plan, options, factory, error);
     if (status != STATUS_OK)
         return status;
     gguf_close(runtime->gguf);

@@ -10,6 +10,7 @@
  */
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/limits.h"
 #include "engine/model/backends.h"
 #include "engine/model/kv_groups.h"
@@ -437,6 +438,9 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .name = "openblas",
         .kernels = "openblas",
         .kv_type = kv_type_name(KV_F32),
+        .rotation =
+            checksum_bytes(model->magnitude, sizeof model->magnitude,
+                           checksum_bytes(model->frequencies, sizeof model->frequencies, 0)),
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,

@@ -16,6 +16,7 @@
  */
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "engine/kernels/math.h"
 #include "engine/model/backends.h"
@@ -892,6 +893,9 @@ enum status quantized_create(const struct backend_start *start, struct backend *
         .name = "quantized",
         .kernels = options->kernels->name,
         .kv_type = kv_type_name(options->kv_type),
+        .rotation =
+            checksum_bytes(forward->magnitude, sizeof forward->magnitude,
+                           checksum_bytes(forward->frequencies, sizeof forward->frequencies, 0)),
         .vocabulary = start->details->config.vocabulary,
         .page_count = options->page_count,
         .page_size = options->page_size,

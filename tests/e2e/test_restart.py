@@ -118,6 +118,30 @@ def test_a_foreign_file_is_ignored_with_one_line(tmp_path, options, model, why):
         assert cached(server.complete(LONG)) > 0
 
 
+def test_another_rotation_is_another_model(tmp_path):
+    """Phi-3's longrope has other angles above its original context, so other keys."""
+    model = harness.made_up_models() / "phi3-longrope.gguf"
+    body = {**LONG, "prompt": LONG["prompt"][:len(LONG["prompt"]) // 3]}
+    fill(tmp_path, "--context", 512, model=model, body=body)
+    alone = harness.shared("--context", 1024, model=model).complete(body)
+    with life(tmp_path, "--context", 1024, model=model) as server:
+        answer = server.complete(body)
+        assert cached(answer) == 0 and answer["choices"] == alone["choices"]
+        assert len(lines(server)) == 1
+    with life(tmp_path, "--context", 2048, model=model) as server:
+        assert cached(server.complete(body)) > 0
+
+
+def test_pages_from_before_there_were_keys_are_not_found(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("alice\n")
+    fill(tmp_path / "cache")
+    with life(tmp_path / "cache", "--api-key-file", keys, key="alice") as server:
+        assert cached(server.complete(LONG)) == 0
+        (line,) = lines(server)
+        assert "another model's" in line
+
+
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("damage", ["header", "page", "cut", "empty", "text"])
 def test_a_damaged_file_is_ignored_with_one_line(tmp_path, damage):
