@@ -168,7 +168,7 @@ def finished_in_order(server, bodies):
     order = []
     with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
         def ask(name, body):
-            answer = server.complete({**BUSY, "max_tokens": 30, **body})
+            answer = server.complete({**BUSY, "max_tokens": 400, **body})   # longer than this thread may have to wait
             order.append(name)
             return answer
 
