@@ -76,7 +76,7 @@ static const char *const hostile[] = {
     "{% set x = ('a' * 100000).replace('a', 'b' * 100000) %}",
     "{% set x = ('b' * 100000).join(['a'] * 100000) %}",
     "{% set x = (['a'] * 100000)|join('b' * 100000) %}",
-    "{% set x = ('%s' * 100) % (('a' * 100000,) * 100) %}",
+    "{% set x = ('%s' * 100)|format(*(['a' * 100000] * 100)) %}",
     "{% set x = ('a\\n' * 100000)|indent(100000) %}",
     "{% set x = ('\\n' * 300000)|tojson %}",
     "{% set x = ('a\\t' * 10000).expandtabs(100000) %}",
@@ -90,9 +90,34 @@ static const char *const hostile[] = {
     "{% set x = ('{:999}' * 80000).format(*range(80000)) %}",
     "{% set x = ('{0}' * 100000).format('x' * 10000) %}",
     "{% set x = ('{a.b}' * 100000).format(a={'b': 'x' * 10000}) %}",
-    "{% set x = ('%999d' * 20000) % ((1,) * 20000) %}",
+    "{% set x = ('%999d' * 20000)|format(*([1] * 20000)) %}",
     "{% set x = '%*d' % (1000000000, 1) %}",
-    "{% set x = ('%(a)999s' * 80000) % {'a': 1} %}",
+    "{% set x = ('%(a)999s' * 80000)|format(a=1) %}",
+    "{% set x = ('%(a)f' * 200000)|format(a=1e300) %}",
+    "{% set x = ('{0:,f}' * 200000).format(1e300) %}",
+    "{% set x = '%d' % (" LIST ",) %}",
+    "{% set x = '%ls' % (" LIST ",) %}",
+};
+
+/* Widths where a reader that takes a brace or a key for something else does not see them; with what
+   the answer says. */
+#define TOO_WIDE "a width of more than 999"
+#define NO_MAPPING "format requires a mapping"
+static const struct {
+    const char *source, *sentence;
+} hidden[] = {
+    {"{% set x = '{:}>1000000000}'.format(1) %}", TOO_WIDE},
+    {"{% set x = '{:{>1000000000}'.format(1) %}", TOO_WIDE},
+    {"{% set x = '{0[}]:>1000000000}'.format({'}': 1}) %}", TOO_WIDE},
+    {"{% set x = '{0[{]:>1000000000}'.format({'{': 1}) %}", TOO_WIDE},
+    {"{% set x = '{0[a:]:}>1000000000}'.format({'a:': 1}) %}", TOO_WIDE},
+    {"{% set x = '{{{:>1000000000}'.format(1) %}", TOO_WIDE},
+    {"{% set x = '{:\u20ac>1000000000}'.format(1) %}", TOO_WIDE},
+    {"{% set x = '%(x)1000000000s'|format({'x': 1}) %}", NO_MAPPING},
+    {"{% set x = '%(x)1000000000s' % ({'x': 1},) %}", NO_MAPPING},
+    {"{% set x = '%(x)1000000000s' % {'x': 1} %}", TOO_WIDE},
+    {"{% set x = '%(x)(y)1000000000s' % {'x': {'y': 1}} %}", "unsupported format character '('"},
+    {"{% set x = '%1(y)1000000000s' % {'y': 1} %}", "unsupported format character '('"},
 };
 
 static struct textshim_memory memory_now(void)
@@ -102,7 +127,8 @@ static struct textshim_memory memory_now(void)
     return memory;
 }
 
-static void try_hostile(const char *source, uint64_t limit)
+/* What is answered must have `sentence` in it. */
+static void try_hostile(const char *source, uint64_t limit, const char *sentence)
 {
     struct chat_template *chat_template;
     struct error error = {0};
@@ -112,6 +138,7 @@ static void try_hostile(const char *source, uint64_t limit)
     struct buffer out;
     buffer_init(&out, 0);
     chat_template_render(chat_template, "{}", 2, &out, &error);
+    ck_assert_msg(strstr(error.message, sentence), "%s: %s", source, error.message);
     ck_assert_msg(chat_template_memory_peak() <= limit, "%s: %llu of %llu bytes", source,
                   (unsigned long long)chat_template_memory_peak(), (unsigned long long)limit);
     buffer_deinit(&out);
@@ -121,10 +148,14 @@ static void try_hostile(const char *source, uint64_t limit)
 START_TEST(hostile_templates_stay_within_their_limit)
 {
     static const uint64_t limits[] = {MIB, 8 * MIB};
-    try_hostile("", MIB); /* what the engine makes once, and keeps */
+    try_hostile("", MIB, ""); /* what the engine makes once, and keeps */
     uint64_t before = chat_template_memory_used();
     for (size_t i = 0; i < sizeof hostile / sizeof hostile[0]; i++) {
-        try_hostile(hostile[i], limits[_i]);
+        try_hostile(hostile[i], limits[_i], "");
+        ck_assert_uint_eq(chat_template_memory_used(), before);
+    }
+    for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++) {
+        try_hostile(hidden[i].source, limits[_i], hidden[i].sentence);
         ck_assert_uint_eq(chat_template_memory_used(), before);
     }
 }

@@ -408,6 +408,9 @@ pub fn format(state: &State, format: &Value, args: Rest<ValueOrKwargs>) -> Resul
     printf(state, &text_of(state, format)?, values, names)
 }
 
+/// For a number that is formatted: 1e308 has 309 digits before its point, with separators 411.
+const FUEL_NUMBER: u64 = 8;
+
 /// Widths are charged before minijinja fills them.
 fn charge_width(state: &State, width: i64) -> Result<(), Error> {
     if width.unsigned_abs() > 999 {
@@ -423,18 +426,47 @@ fn charge_widths(state: &State, spec: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// What follows a field's name. A key in brackets may hold any character.
+fn skip_field_name(mut rest: &str) -> &str {
+    loop {
+        let end = rest.find(['[', ':', '}']).unwrap_or(rest.len());
+        rest = &rest[end..];
+        match rest.strip_prefix('[') {
+            Some(key) => rest = key.split_once(']').map_or("", |(_, after)| after),
+            None => return rest,
+        }
+    }
+}
+
+/// What follows a fill and its alignment, if there are any. The fill may be any character.
+fn skip_fill(spec: &str) -> &str {
+    let mut chars = spec.chars();
+    match (chars.next(), chars.next()) {
+        (Some(_), Some('<' | '>' | '^')) => chars.as_str(),
+        _ => spec,
+    }
+}
+
 /// Charges str.format before minijinja does it: each field may print any of the arguments, which parts of one do
-/// not surpass.
+/// not surpass. Fields are found where minijinja finds them, so that it sees no width that was not charged.
 fn charge_str_format(state: &State, text: &str, args: &[Value]) -> Result<(), Error> {
     let mut bytes = 0;
     for arg in args {
         bytes += text_of(state, arg)?.len();
     }
-    for field in text.split('{').skip(1) {
-        state.consume_fuel(1 + bytes as u64 / 64)?;
-        let (field, _) = field.split_once('}').unwrap_or((field, ""));
-        if let Some((_, spec)) = field.split_once(':') {
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('{') {
+        if let Some(after) = after.strip_prefix('{') {
+            rest = after;
+            continue;
+        }
+        state.consume_fuel(FUEL_NUMBER + bytes as u64 / 64)?;
+        rest = skip_field_name(after);
+        if let Some(spec) = rest.strip_prefix(':') {
+            let spec = skip_fill(spec);
+            let (spec, after) = spec.split_once('}').unwrap_or((spec, ""));
             charge_widths(state, spec)?;
+            rest = after;
         }
     }
     Ok(())
@@ -455,18 +487,22 @@ fn printf(
         plain.push_str(&rest[..=at]);
         rest = &rest[at + 1..];
         let mut value = None;
-        if let (Some(name), Some(names)) = (rest.strip_prefix('('), &names) {
+        if let Some(name) = rest.strip_prefix('(') {
+            let names = names.as_ref().ok_or_else(|| invalid("format requires a mapping"))?;
             let (name, after) =
                 name.split_once(')').ok_or_else(|| invalid("incomplete format key"))?;
             value = Some(names.get_attr(name)?);
             rest = after;
         }
-        let end = rest
-            .find(|c: char| !"#0- +*.123456789".contains(c))
-            .ok_or_else(|| invalid("incomplete format"))?;
+        let end = rest.find(|c: char| !"#0- +*.123456789".contains(c)).unwrap_or(rest.len());
         let (spec, after) = rest.split_at(end);
-        let mut kind = after.chars().next().unwrap_or(' ');
+        let after = after.strip_prefix(['h', 'l', 'L']).unwrap_or(after);
+        let mut kind = after.chars().next().ok_or_else(|| invalid("incomplete format"))?;
+        if !"diouxXeEfFgGcrsa%".contains(kind) {
+            return Err(invalid(format!("unsupported format character '{kind}'")));
+        }
         rest = &after[kind.len_utf8()..];
+        state.consume_fuel(FUEL_NUMBER)?;
         charge_widths(state, spec)?;
         for _ in spec.matches('*') {
             let width = values.next().ok_or_else(too_few)?.clone();
@@ -487,8 +523,11 @@ fn printf(
                     kind = 's';
                     Value::from(text)
                 }
-                _ if value.kind() == ValueKind::Bool => Value::from(u8::from(value.is_true())),
-                _ => value,
+                _ => match value.kind() {
+                    ValueKind::Bool => Value::from(u8::from(value.is_true())),
+                    ValueKind::Number | ValueKind::String => value,
+                    _ => return Err(invalid(format!("%{kind} format: a number is required"))),
+                },
             });
         }
         plain.push_str(spec);
