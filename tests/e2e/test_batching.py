@@ -23,6 +23,15 @@ def test_one_forward_pass_per_step_for_all(tiny):
     assert 400 <= steps < 1200, "each step carried many of them"
 
 
+@pytest.mark.parametrize("options, most", [((), 2 * 24), (("--max-batch-tokens", 10), 10)])
+def test_chunks_of_prompts_are_short(options, most):
+    """24 rows for each thread: prompts that wait have their first tokens one after the other."""
+    with harness.started("--threads", 2, *options, model=harness.tiny()) as server:
+        usage = server.complete({"prompt": harness.words(1, 300), "max_tokens": 2})["usage"]
+        rows = server.metrics()("quire_step_rows_max")
+        assert usage["prompt_tokens"] > 4 * most and most // 2 < rows <= most
+
+
 def test_running_and_waiting_are_seen(server):
     """num_requests_running ≥ 8 while eight run."""
     bodies = [{"prompt": harness.words(i, 5), "max_tokens": 120, "temperature": 0, "ignore_eos": True}
