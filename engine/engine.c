@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "engine/engine_metrics.h"
 #include "engine/intake.h"
 #include "engine/page_swap.h"
@@ -22,7 +23,6 @@
 #include "engine/step_pacer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -492,22 +492,12 @@ static enum status create_parts(struct engine *engine, struct error *error)
     return STATUS_OK;
 }
 
-/* Signals are main's: the engine thread starts with all of them blocked. */
 static enum status start_thread(struct engine *engine, struct error *error)
 {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&engine->thread, &attributes, engine_main, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    int failed = thread_start(&engine->thread, "engine", STACK_BYTES, engine_main, engine);
     if (failed)
         return error_set(error, STATUS_IO, NULL, "cannot start the engine thread: %s",
                          strerror(failed));
-    pthread_setname_np(engine->thread, "engine");
     return STATUS_OK;
 }
 

@@ -11,11 +11,11 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "engine/model/model.h"
 #include "pager/prefix_file.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,18 +254,9 @@ static void free_saver(struct prefix_saver *saver)
 
 static enum status start_thread(struct prefix_saver *saver, struct error *error)
 {
-    pthread_attr_t attributes;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&saver->thread, &attributes, saver_main, saver);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
+    int failed = thread_start(&saver->thread, "cache", STACK_BYTES, saver_main, saver);
     if (failed)
         return error_set(error, STATUS_IO, NULL, "cannot start a thread: %s", strerror(failed));
-    pthread_setname_np(saver->thread, "cache");
     return STATUS_OK;
 }
 
