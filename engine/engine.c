@@ -127,6 +127,22 @@ static struct prefix_saver_options saver_options_for(const struct engine_options
     };
 }
 
+static struct page_swap_options swap_options_for(const struct engine_options *options)
+{
+    return (struct page_swap_options){
+        .backend = options->backend,
+        .directory = options->swap_dir,
+        .bytes = options->swap_bytes,
+        .always = options->test_swap,
+    };
+}
+
+enum status engine_check(const struct engine_options *options, struct error *error)
+{
+    struct page_swap_options swap = swap_options_for(options);
+    return options->swap_dir ? page_swap_check(&swap, error) : STATUS_OK;
+}
+
 uint64_t engine_memory_bytes(const struct engine_options *options)
 {
     const struct backend *backend = options->backend;
@@ -460,13 +476,8 @@ static enum status create_parts(struct engine *engine, struct error *error)
         return status;
     struct scheduler_options scheduler = scheduler_options_for(&engine->options);
     if (engine->options.swap_dir) {
-        struct page_swap_options swap = {
-            .backend = engine->options.backend,
-            .directory = engine->options.swap_dir,
-            .bytes = engine->options.swap_bytes,
-            .always = engine->options.test_swap,
-            .metrics = &engine->metrics,
-        };
+        struct page_swap_options swap = swap_options_for(&engine->options);
+        swap.metrics = &engine->metrics;
         status = page_swap_create(&swap, &engine->swap, error);
         if (status)
             return status;

@@ -90,6 +90,12 @@ struct engine_metrics {
     metric_gauge cache_dir_pages, cache_dir_bytes; /* in the file */
 };
 
+/* Will what engine_create needs beside memory be there? To be asked before the weights are loaded:
+   of options->backend only its sizes are looked at. STATUS_INVALID (param "swap-dir" or
+   "swap-bytes") when pages cannot be written to the swap directory or none fits. A cache_dir that
+   cannot be used is no error: the engine does without. Leaves nothing behind. Any thread. */
+enum status engine_check(const struct engine_options *options, struct error *error);
+
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */
 enum status engine_create(const struct engine_options *options, struct engine **out,
                           struct error *error);

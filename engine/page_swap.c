@@ -41,43 +41,76 @@ uint64_t page_swap_memory_bytes(uint64_t bytes, uint64_t page_bytes)
     return own_bytes(slots) + page_store_memory_bytes(slots) + 2 * (4096 + 64);
 }
 
-/* Can anything be written at all? Better said at start than found out under load. */
-static enum status try_out(struct page_swap *swap, struct error *error)
+static enum status unusable(const struct page_swap_options *options, const struct error *cause,
+                            struct error *error)
 {
-    const char *directory = swap->options.directory;
+    return error_set(error, STATUS_INVALID, "swap-dir", "--swap-dir %s cannot be used: %s",
+                     options->directory, cause->message);
+}
+
+/* The file, and the store of its slots; whatever is there on failure is the caller's to close. */
+static enum status open_store(const struct page_swap_options *options, uint32_t slot_count,
+                              int *out_fd, struct page_store **out, struct error *error)
+{
     struct error cause;
-    if (page_store_open_unnamed(directory, &swap->fd, &cause) != STATUS_OK)
-        return error_set(error, STATUS_INVALID, "swap-dir", "--swap-dir %s cannot be used: %s",
-                         directory, cause.message);
+    if (page_store_open_unnamed(options->directory, out_fd, &cause) != STATUS_OK)
+        return unusable(options, &cause, error);
     struct page_store_options store = {
-        .fd = swap->fd,
-        .slot_bytes = swap->options.backend->page_bytes,
-        .slot_count = swap->slot_count,
-        .calls = swap->options.calls,
+        .fd = *out_fd,
+        .slot_bytes = options->backend->page_bytes,
+        .slot_count = slot_count,
+        .calls = options->calls,
     };
-    enum status status = page_store_create(&store, &swap->store, error);
+    return page_store_create(&store, out, error);
+}
+
+static void close_store(int fd, struct page_store *store)
+{
+    page_store_destroy(store);
+    if (fd >= 0)
+        close(fd);
+}
+
+static enum status fit_slots(const struct page_swap_options *options, uint32_t *out,
+                             struct error *error)
+{
+    uint64_t page_bytes = options->backend->page_bytes;
+    char page[24];
+    *out = page_store_fit(options->bytes, page_bytes);
+    if (*out > 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "swap-bytes",
+                     "--swap-bytes is less than one page of keys and values, %s",
+                     bytes_format(page_bytes, page));
+}
+
+enum status page_swap_check(const struct page_swap_options *options, struct error *error)
+{
+    uint32_t slots;
+    enum status status = fit_slots(options, &slots, error);
     if (status != STATUS_OK)
         return status;
-    struct backend *backend = swap->options.backend;
-    uint32_t slot = page_store_take(swap->store);
-    status = page_store_write(swap->store, slot, backend->ops->page(backend, 1), &cause);
-    page_store_give(swap->store, slot);
-    if (status != STATUS_OK)
-        return error_set(error, STATUS_INVALID, "swap-dir", "--swap-dir %s cannot be used: %s",
-                         directory, cause.message);
-    return STATUS_OK;
+    struct page_store *store = NULL;
+    struct error cause;
+    int fd = -1;
+    void *zeros = calloc(1, options->backend->page_bytes);
+    status = zeros ? open_store(options, 1, &fd, &store, error)
+                   : error_set(error, STATUS_IO, NULL, "no memory for a page");
+    if (status == STATUS_OK && page_store_write(store, 0, zeros, &cause) != STATUS_OK)
+        status = unusable(options, &cause, error);
+    close_store(fd, store);
+    free(zeros);
+    return status;
 }
 
 enum status page_swap_create(const struct page_swap_options *options, struct page_swap **out,
                              struct error *error)
 {
     uint64_t page_bytes = options->backend->page_bytes;
-    uint32_t slots = page_store_fit(options->bytes, page_bytes);
-    char page[24];
-    if (slots == 0)
-        return error_set(error, STATUS_INVALID, "swap-bytes",
-                         "--swap-bytes is less than one page of keys and values, %s",
-                         bytes_format(page_bytes, page));
+    uint32_t slots;
+    enum status status = fit_slots(options, &slots, error);
+    if (status != STATUS_OK)
+        return status;
     struct page_swap *swap = calloc(1, own_bytes(slots));
     if (!swap)
         return error_set(error, STATUS_IO, NULL, "no memory for the notes of %u swapped pages",
@@ -90,7 +123,7 @@ enum status page_swap_create(const struct page_swap_options *options, struct pag
         swap->step_pages = STEP_BYTES > page_bytes ? (uint32_t)(STEP_BYTES / page_bytes) : 1;
     swap->write_ns = swap->read_ns = (double)page_bytes / FIRST_BYTES_PER_NS;
     swap->row_ns = FIRST_ROW_NS;
-    enum status status = try_out(swap, error);
+    status = open_store(options, slots, &swap->fd, &swap->store, error);
     if (status != STATUS_OK) {
         page_swap_destroy(swap);
         return status;
@@ -105,9 +138,7 @@ void page_swap_destroy(struct page_swap *swap)
     if (!swap)
         return;
     CHECK(!swap->store || page_swap_used(swap) == 0);
-    page_store_destroy(swap->store);
-    if (swap->fd >= 0)
-        close(swap->fd);
+    close_store(swap->fd, swap->store);
     free(swap);
 }
 

@@ -47,9 +47,13 @@ struct page_swap_options {
     struct engine_metrics *metrics;
 };
 
-/* Makes the file and writes a slot to see that it can be. STATUS_INVALID (param "swap-dir" or
-   "swap-bytes") with the system's words when the directory cannot be used or a page does not fit.
- */
+/* Can a page be kept there? Makes a file, writes a page of zeros and lets it go: for the start,
+   before anything that takes long. Of the backend only page_bytes is looked at; metrics may be
+   NULL. STATUS_INVALID (param "swap-dir" or "swap-bytes") with the system's words when the
+   directory cannot be used or a page does not fit. */
+enum status page_swap_check(const struct page_swap_options *options, struct error *error);
+
+/* Makes the file; writes nothing. Errors as above. */
 enum status page_swap_create(const struct page_swap_options *options, struct page_swap **out,
                              struct error *error);
 /* All slots are free. NULL is fine. */

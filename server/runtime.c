@@ -349,6 +349,8 @@ static enum status load_all(struct runtime *runtime, const struct options *optio
         status = collect_end_tokens(runtime, &plan, error);
     if (status == STATUS_OK)
         status = load_templates(runtime, options, error);
+    if (status == STATUS_OK)
+        status = engine_check(&plan.engine, error);
     if (status != STATUS_OK)
         return status;
     print_plan(runtime, &plan, options);

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import pathlib
 import resource
+import subprocess
 
 import pytest
 
@@ -157,3 +158,21 @@ def test_a_directory_that_cannot_be_used_is_an_error_at_start(folder):
     assert "Not a directory" in refusal("--swap-dir", folder / "file")
     assert "--swap-bytes" in refusal("--swap-dir", folder, "--swap-bytes", "1KiB")
     assert "--swap-dir /proc cannot be used" in refusal("--swap-dir", "/proc")
+
+
+@pytest.mark.parametrize("where, what", [("none", "No such file"), ("", None)])
+def test_it_is_refused_before_the_weights_are_read(folder, where, what):
+    """Of the model's file its header alone was read. And so with a disk that is full: no file may grow."""
+    full = {} if what else {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))}
+    process = subprocess.Popen([harness.BINARY, "serve", "-m", harness.MODEL, "--port", "0", "--memory", "400MiB",
+                                "--swap-dir", folder / where], stderr=subprocess.PIPE, **full)
+    try:
+        harness.wait_until(lambda: os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG), 20, "the refusal")
+        io = dict(line.split(": ") for line in pathlib.Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    finally:
+        process.kill()
+        _, text = process.communicate()
+    assert process.returncode == 1
+    assert f"--swap-dir {folder / where} cannot be used" in text.decode() and (what or "File too large") in text.decode()
+    assert b"memory budget" not in text and b"kv_pool" not in text  # what the log says when it goes on
+    assert int(io["rchar"]) < os.stat(harness.MODEL).st_size / 10, io

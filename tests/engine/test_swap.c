@@ -53,7 +53,7 @@ static struct rig *rig_with(struct rig_options options)
 {
     fail_write_after = fail_read_after = UINT32_MAX;
     struct rig *rig = rig_create(&options);
-    writes = reads = 0; /* the first write was the try at the start */
+    writes = reads = 0;
     return rig;
 }
 
@@ -466,15 +466,47 @@ START_TEST(the_file_has_no_name_and_a_cap)
     ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_INVALID);
     ck_assert_str_eq(error.param, "swap-bytes");
     options.bytes++;
-    options.calls = (struct page_store_calls){watched_read, watched_write};
-    fail_write_after = 0;
-    ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_INVALID);
-    ck_assert_str_eq(error.param, "swap-dir");
-    ck_assert_ptr_nonnull(strstr(error.message, strerror(ENOSPC)));
-    fail_write_after = UINT32_MAX;
     ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_OK);
     page_swap_destroy(swap);
     rig_destroy(rig);
+}
+END_TEST
+
+/* Before there are weights: all that is known of the backend is how long a page is. */
+START_TEST(a_directory_is_tried_before_there_are_pages)
+{
+    char folder[] = "/tmp/quire-swap-XXXXXX";
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    struct backend shape = {.page_bytes = 5000};
+    struct engine_options engine = {.backend = &shape, .swap_dir = folder, .swap_bytes = 5000};
+    struct error error;
+    ck_assert_int_eq(engine_check(&engine, &error), STATUS_OK);
+    ck_assert_int_eq(rmdir(folder), 0); /* nothing was left */
+    ck_assert_int_eq(engine_check(&engine, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "swap-dir");
+    ck_assert_ptr_nonnull(strstr(error.message, folder));
+    ck_assert_ptr_nonnull(strstr(error.message, strerror(ENOENT)));
+    engine.swap_dir = "/tmp";
+    engine.swap_bytes--;
+    ck_assert_int_eq(engine_check(&engine, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "swap-bytes");
+    engine.swap_dir = NULL;
+    ck_assert_int_eq(engine_check(&engine, &error), STATUS_OK);
+
+    struct page_swap_options options = {
+        .backend = &shape,
+        .directory = "/tmp",
+        .bytes = 5000,
+        .calls = {watched_read, watched_write},
+    };
+    writes = 0;
+    fail_write_after = 0; /* a disk without room for a page */
+    ck_assert_int_eq(page_swap_check(&options, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "swap-dir");
+    ck_assert_ptr_nonnull(strstr(error.message, strerror(ENOSPC)));
+    fail_write_after = UINT32_MAX;
+    ck_assert_int_eq(page_swap_check(&options, &error), STATUS_OK);
+    ck_assert_uint_eq(writes, 2);
 }
 END_TEST
 
@@ -495,6 +527,7 @@ int main(void)
     tcase_add_test(tcase, who_ends_anywhere_gives_its_slots_back);
     tcase_add_test(tcase, who_gives_way_while_it_returns_has_nothing_to_write);
     tcase_add_test(tcase, the_file_has_no_name_and_a_cap);
+    tcase_add_test(tcase, a_directory_is_tried_before_there_are_pages);
     Suite *suite = suite_create("swap");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
