@@ -129,8 +129,10 @@ static void bench_shape(const struct options *options, enum tensor_format format
     job.matrix_count = (uint32_t)(WEIGHT_BYTES / packed) + 1;
     job.matrices = calloc(job.matrix_count, sizeof *job.matrices);
     CHECK(job.matrices != NULL);
+    uint64_t apart = (packed + 63) / 64 * 64;
+    uint8_t *copies = machine_allocate(apart * job.matrix_count); /* together, as a model's are */
     for (uint32_t i = 0; i < job.matrix_count; i++) {
-        struct packed_matrix matrix = {format, shape.n, shape.k, machine_allocate(packed)};
+        struct packed_matrix matrix = {format, shape.n, shape.k, copies + i * apart};
         job.matrices[i] = matrix;
         if (i == 0) {
             kernels->pack(&job.matrices[0], 0, shape.n, rows);
@@ -147,9 +149,7 @@ static void bench_shape(const struct options *options, enum tensor_format format
     kernels->quantize(&job.activations, 0, ROWS_MAX);
     job.y = machine_allocate((uint64_t)ROWS_MAX * shape.n * sizeof *job.y);
     bench_rows_of(options, &job, packed);
-    for (uint32_t i = 0; i < job.matrix_count; i++) {
-        free(job.matrices[i].data);
-    }
+    free(copies);
     free(job.matrices);
     free((void *)(uintptr_t)job.activations.x);
     free(job.activations.quantized);

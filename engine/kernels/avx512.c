@@ -21,17 +21,10 @@
 #include "engine/kernels/vector_rows.h"
 #include "engine/kernels/vector_kv.h"
 #include "engine/kernels/vector_matmul.h"
+#include "engine/kernels/vector_row.h"
 #include "engine/kernels/vector_attention.h"
 #include "engine/kernels/vector_members.h"
 /* clang-format on */
-
-/* What a format's tile does; constants at every call. */
-struct tile_kind {
-    enum panel_weights weights;
-    bool halves;   /* a scale per 16 values */
-    bool minimums; /* weights have minimums and are not negative */
-    int offset;    /* of nibbles */
-};
 
 INLINE __m512i broadcast(const void *from)
 {
@@ -134,48 +127,6 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     }
 }
 
-#define INTEGER_TILE(name, rows, ...)                                                              \
-    static void name##_##rows(const struct panel *panel, uint32_t blocks,                          \
-                              const struct activation_block *a, size_t stride, float *acc)         \
-    {                                                                                              \
-        tile(rows, (struct tile_kind){__VA_ARGS__}, panel, blocks, a, stride, acc);                \
-    }
-#define INTEGER_PLAN(name, ...)                                                                    \
-    INTEGER_TILE(name, 1, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 2, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 3, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 5, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 6, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 7, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 8, __VA_ARGS__)                                                             \
-    static const struct integer_plan name = {                                                      \
-        {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
-
-INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
-INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
-INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
-INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
-INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
-INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
-
-static const struct integer_plan *integer_plan_of(enum tensor_format format)
-{
-    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
-        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
-        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
-    };
-    CHECK(PLANS[format] != NULL);
-    return PLANS[format];
-}
-
-enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
-
 INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
                        uint32_t columns, const float *x, size_t stride, float *acc)
 {
@@ -201,46 +152,18 @@ INLINE void tile_float(const int rows, const enum float_kind kind, const void *w
     }
 }
 
-#define FLOAT_TILE(name, rows)                                                                     \
-    static void name##_##rows(const void *weights, uint32_t columns, const float *x,               \
-                              size_t stride, float *acc)                                           \
-    {                                                                                              \
-        tile_float(rows, name, weights, columns, x, stride, acc);                                  \
-    }
-#define FLOAT_PLAN(name)                                                                           \
-    FLOAT_TILE(name, 1)                                                                            \
-    FLOAT_TILE(name, 2)                                                                            \
-    FLOAT_TILE(name, 3)                                                                            \
-    FLOAT_TILE(name, 4)                                                                            \
-    FLOAT_TILE(name, 5)                                                                            \
-    FLOAT_TILE(name, 6)                                                                            \
-    FLOAT_TILE(name, 7)                                                                            \
-    FLOAT_TILE(name, 8)                                                                            \
-    static const struct float_plan PLAN_##name = {                                                 \
-        {NULL, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}};
+#include "engine/kernels/vector_plans.h"
 
-FLOAT_PLAN(KIND_F32)
-FLOAT_PLAN(KIND_F16)
-FLOAT_PLAN(KIND_BF16)
-
-static const struct float_plan *float_plan_of(enum tensor_format format)
-{
-    return format == FORMAT_F32   ? &PLAN_KIND_F32
-           : format == FORMAT_F16 ? &PLAN_KIND_F16
-                                  : &PLAN_KIND_BF16;
-}
-
-/* One row is as fast as its weights come from memory, and half as wide vectors, whose loads and
-   stores come more often, keep more of it on the way: measured 20 % faster on Zen 4. The layout is
-   shared. */
 static void avx512_matmul(const struct packed_matrix *matrix, const struct activations *activations,
                           uint32_t first_row, uint32_t rows, uint32_t first_group, uint32_t groups,
                           bool accumulate, float *y, size_t y_stride)
 {
-    void (*matmul)(const struct packed_matrix *, const struct activations *, uint32_t, uint32_t,
-                   uint32_t, uint32_t, bool, float *, size_t) =
-        rows == 1 ? AVX2_KERNELS.matmul : vector_matmul;
-    matmul(matrix, activations, first_row, rows, first_group, groups, accumulate, y, y_stride);
+    if (rows == 1 && row_can(matrix)) {
+        row_matmul(matrix, activations, first_row, first_group, groups, accumulate, y, y_stride);
+    } else {
+        vector_matmul(matrix, activations, first_row, rows, first_group, groups, accumulate, y,
+                      y_stride);
+    }
 }
 
 const struct kernels AVX512_KERNELS = {.name = "avx512", .matmul = avx512_matmul, VECTOR_MEMBERS};

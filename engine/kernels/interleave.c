@@ -85,52 +85,67 @@ static uint32_t bits_from_planes(uint32_t planes)
     return bits;
 }
 
-/* `units` units of one block's field of one row, from the file's bytes to `to` (the row's place in
-   the first unit). */
-static void pack_field(const struct field *field, const uint8_t *from, uint8_t *to)
+/* A row of a chunk, whose units are visited in their order. */
+struct chunk_row {
+    enum tensor_format format;
+    uint32_t blocks; /* in the file */
+    uint32_t row;
+    uint64_t at; /* bytes of all units before this one, of 16 rows */
+};
+
+/* The offset in the chunk of the row's next unit of `width` bytes. */
+static uint64_t next_unit(struct chunk_row *row, uint32_t width)
 {
-    from += field->at;
-    if (field->width == 4) {
-        for (uint32_t i = 0; i < field->units; i++) {
-            uint32_t word;
-            memcpy(&word, from + 4 * i, 4);
-            word = field->planes ? planes_from_bits(word) : word;
-            memcpy(to + 4 * GROUP * i, &word, 4);
-        }
-    } else if (field->width == 2) {
-        memcpy(to, from, 2);
-    } else {
-        for (uint32_t i = 0; i < field->units; i++) {
-            to[GROUP * i] = from[i];
+    uint64_t at = row->at;
+    row->at += width * GROUP;
+    if (width == 4) {
+        at = 64 * (uint64_t)interleave_line(row->format, row->blocks, (uint32_t)(at / 64));
+    }
+    return at + row->row * width;
+}
+
+/* One row of one chunk, from the file's blocks. */
+static void pack_chunk_row(struct chunk_row row, const uint8_t *from, uint8_t *chunk)
+{
+    const uint32_t block_bytes = format_info(row.format)->block_bytes;
+    for (const struct field *field = FIELDS[row.format]; field->units; field++) {
+        for (uint32_t b = 0; b < row.blocks; b++) {
+            const uint8_t *units = from + b * block_bytes + field->at;
+            for (uint32_t i = 0; i < field->units; i++) {
+                uint8_t *to = chunk + next_unit(&row, field->width);
+                if (field->width == 4) {
+                    uint32_t word;
+                    memcpy(&word, units + 4 * i, 4);
+                    word = field->planes ? planes_from_bits(word) : word;
+                    memcpy(to, &word, 4);
+                } else if (field->width == 2) {
+                    memcpy(to, units, 2);
+                } else {
+                    *to = units[i];
+                }
+            }
         }
     }
 }
 
-static void unpack_field(const struct field *field, const uint8_t *from, uint8_t *to)
+/* The file's blocks again. */
+static void unpack_chunk_row(struct chunk_row row, const uint8_t *chunk, uint8_t *to)
 {
-    to += field->at;
-    for (uint32_t i = 0; i < field->units; i++) {
-        const uint8_t *unit = from + field->width * GROUP * i;
-        memcpy(to + field->width * i, unit, field->width);
-        if (field->planes) {
-            uint32_t word;
-            memcpy(&word, unit, 4);
-            word = bits_from_planes(word);
-            memcpy(to, &word, 4);
+    const uint32_t block_bytes = format_info(row.format)->block_bytes;
+    for (const struct field *field = FIELDS[row.format]; field->units; field++) {
+        for (uint32_t b = 0; b < row.blocks; b++) {
+            uint8_t *units = to + b * block_bytes + field->at;
+            for (uint32_t i = 0; i < field->units; i++) {
+                const uint8_t *unit = chunk + next_unit(&row, field->width);
+                memcpy(units + field->width * i, unit, field->width);
+                if (field->planes) {
+                    uint32_t word;
+                    memcpy(&word, unit, 4);
+                    word = bits_from_planes(word);
+                    memcpy(units, &word, 4);
+                }
+            }
         }
-    }
-}
-
-/* One row of one chunk of `blocks` file blocks. */
-static void pack_chunk_row(const struct field *field, uint32_t block_bytes, uint32_t blocks,
-                           const uint8_t *from, uint8_t *chunk, uint32_t row)
-{
-    for (; field->units; field++) {
-        uint32_t bytes = (uint32_t)field->units * field->width * GROUP;
-        for (uint32_t b = 0; b < blocks; b++) {
-            pack_field(field, from + b * block_bytes, chunk + b * bytes + row * field->width);
-        }
-        chunk += blocks * bytes;
     }
 }
 
@@ -174,7 +189,8 @@ static void pack_group(const struct packed_matrix *matrix, const uint8_t *from, 
     while (blocks_left > 0) {
         uint32_t blocks = blocks_left < per_chunk ? blocks_left : per_chunk;
         for (uint32_t r = 0; r < rows; r++) {
-            pack_chunk_row(fields, info->block_bytes, blocks, from + r * row_bytes, group, r);
+            struct chunk_row row = {.format = matrix->format, .blocks = blocks, .row = r};
+            pack_chunk_row(row, from + r * row_bytes, group);
         }
         from += blocks * info->block_bytes;
         group += interleave_chunk_bytes(matrix->format);
@@ -196,23 +212,6 @@ void interleave_pack(struct packed_matrix *matrix, uint32_t first, uint32_t coun
     }
 }
 
-static void unpack_chunk_row(const struct packed_matrix *matrix, const uint8_t *chunk,
-                             uint32_t blocks, uint32_t row, float *out)
-{
-    const struct format_info *info = format_info(matrix->format);
-    uint8_t file_blocks[8 * 34]; /* the largest chunk of a row: Q8_0 */
-    CHECK(blocks * info->block_bytes <= sizeof file_blocks);
-    for (const struct field *field = FIELDS[matrix->format]; field->units; field++) {
-        uint32_t bytes = (uint32_t)field->units * field->width * GROUP;
-        for (uint32_t b = 0; b < blocks; b++) {
-            unpack_field(field, chunk + b * bytes + row * field->width,
-                         file_blocks + b * info->block_bytes);
-        }
-        chunk += blocks * bytes;
-    }
-    block_dequantize(matrix->format, file_blocks, blocks * info->block_size, out);
-}
-
 void interleave_unpack_row(const struct packed_matrix *matrix, uint32_t row, float *out)
 {
     CHECK(row < matrix->n);
@@ -231,7 +230,11 @@ void interleave_unpack_row(const struct packed_matrix *matrix, uint32_t row, flo
     uint32_t per_chunk = CHUNK_VALUES / info->block_size;
     while (blocks_left > 0) {
         uint32_t blocks = blocks_left < per_chunk ? blocks_left : per_chunk;
-        unpack_chunk_row(matrix, group, blocks, row % GROUP, out);
+        uint8_t file_blocks[8 * 34]; /* the largest chunk of a row: Q8_0 */
+        CHECK(blocks * info->block_bytes <= sizeof file_blocks);
+        struct chunk_row of_row = {.format = matrix->format, .blocks = blocks, .row = row % GROUP};
+        unpack_chunk_row(of_row, group, file_blocks);
+        block_dequantize(matrix->format, file_blocks, blocks * info->block_size, out);
         group += interleave_chunk_bytes(matrix->format);
         out += blocks * info->block_size;
         blocks_left -= blocks;

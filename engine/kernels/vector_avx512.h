@@ -236,6 +236,35 @@ INLINE void vi_store_quads(int16_t *to, vi a)
     _mm256_storeu_si256((__m256i *)(void *)to, words);
 }
 
+/* 32 words of quads, |q| < 2^13, as q = 128·high + low in their order, low not negative. */
+INLINE void vi_split_words(const int16_t *from, int8_t *high, int8_t *low)
+{
+    __m512i words = _mm512_loadu_si512((const void *)from);
+    words = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(words, 0xD8), 0xD8);
+    __m256i upper = _mm512_cvtepi16_epi8(_mm512_srai_epi16(words, 7));
+    __m256i lower = _mm512_cvtepi16_epi8(_mm512_and_si512(words, _mm512_set1_epi16(127)));
+    _mm256_storeu_si256((__m256i *)(void *)high, upper);
+    _mm256_storeu_si256((__m256i *)(void *)low, lower);
+}
+/* sum + Σ of each lane's four unsigned bytes with x [4]. */
+INLINE vi vi_dot_bytes(vi sum, vi bytes, const int8_t *x)
+{
+    int32_t four;
+    memcpy(&four, x, sizeof four);
+    return _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi32(four));
+}
+/* Of 32 words the sums of the first and of the last 16. */
+INLINE void vi_sum_words(const int16_t *from, int32_t sums[2])
+{
+    __m512i words = _mm512_loadu_si512((const void *)from);
+    __m512i pairs = _mm512_madd_epi16(words, _mm512_set1_epi16(1));
+    __m256i first = _mm512_castsi512_si256(pairs), last = _mm512_extracti32x8_epi32(pairs, 1);
+    __m256i fours = _mm256_hadd_epi32(first, last);
+    fours = _mm256_hadd_epi32(fours, fours); /* first, last, of either 128 bits */
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+    _mm_storel_epi64((__m128i *)(void *)sums, both);
+}
+
 /* The lanes, which fit, as 16 and as 8 bits. */
 INLINE void vi_store_words(uint16_t *to, vi a)
 {
@@ -266,6 +295,10 @@ INLINE vi vi_and(vi a, vi b)
 INLINE vi vi_or(vi a, vi b)
 {
     return _mm512_or_si512(a, b);
+}
+INLINE vi vi_xor(vi a, vi b)
+{
+    return _mm512_xor_si512(a, b);
 }
 INLINE vi vi_sub_i8(vi a, vi b)
 {

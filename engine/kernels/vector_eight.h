@@ -25,14 +25,6 @@
 #include "engine/kernels/vector_members.h"
 /* clang-format on */
 
-/* What a format's tile does; constants at every call. */
-struct tile_kind {
-    enum panel_weights weights;
-    bool halves;   /* a scale per 16 values */
-    bool minimums; /* weights have minimums and are not negative */
-    int offset;    /* of nibbles */
-};
-
 /* dots[r] = Σ over `count` quads of block b from quad `first`, of the sides from `output`. */
 INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
                       const int first, const int count, const uint8_t *q, uint32_t b,
@@ -122,43 +114,6 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     }
 }
 
-#define INTEGER_TILE(name, rows, ...)                                                              \
-    static void name##_##rows(const struct panel *panel, uint32_t blocks,                          \
-                              const struct activation_block *a, size_t stride, float *acc)         \
-    {                                                                                              \
-        tile(rows, (struct tile_kind){__VA_ARGS__}, panel, blocks, a, stride, acc);                \
-    }
-#define INTEGER_PLAN(name, ...)                                                                    \
-    INTEGER_TILE(name, 1, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 2, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 3, __VA_ARGS__)                                                             \
-    INTEGER_TILE(name, 4, __VA_ARGS__)                                                             \
-    static const struct integer_plan name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
-
-INTEGER_PLAN(PLAN_SIGNED, .weights = PANEL_BYTES)
-INTEGER_PLAN(PLAN_MINIMUM, .weights = PANEL_BYTES, .minimums = true)
-INTEGER_PLAN(PLAN_HALVES_SIGNED, .weights = PANEL_BYTES, .halves = true)
-INTEGER_PLAN(PLAN_HALVES_MINIMUM, .weights = PANEL_BYTES, .halves = true, .minimums = true)
-INTEGER_PLAN(PLAN_NIBBLES_OFFSET, .weights = PANEL_NIBBLES, .offset = 8)
-INTEGER_PLAN(PLAN_NIBBLES_MINIMUM, .weights = PANEL_NIBBLES, .minimums = true)
-INTEGER_PLAN(PLAN_PAIRS_MINIMUM, .weights = PANEL_PAIRS, .minimums = true)
-
-static const struct integer_plan *integer_plan_of(enum tensor_format format)
-{
-    static const struct integer_plan *const PLANS[FORMAT_LIMIT] = {
-        [FORMAT_Q4_0] = &PLAN_NIBBLES_OFFSET, [FORMAT_Q4_1] = &PLAN_NIBBLES_MINIMUM,
-        [FORMAT_Q5_0] = &PLAN_SIGNED,         [FORMAT_Q5_1] = &PLAN_MINIMUM,
-        [FORMAT_Q8_0] = &PLAN_SIGNED,         [FORMAT_Q2_K] = &PLAN_HALVES_MINIMUM,
-        [FORMAT_Q3_K] = &PLAN_HALVES_SIGNED,  [FORMAT_Q4_K] = &PLAN_PAIRS_MINIMUM,
-        [FORMAT_Q5_K] = &PLAN_MINIMUM,        [FORMAT_Q6_K] = &PLAN_HALVES_SIGNED,
-        [FORMAT_IQ4_NL] = &PLAN_SIGNED,       [FORMAT_IQ4_XS] = &PLAN_SIGNED,
-    };
-    CHECK(PLANS[format] != NULL);
-    return PLANS[format];
-}
-
-enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
-
 INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
                        uint32_t columns, const float *x, size_t stride, float *acc)
 {
@@ -193,28 +148,6 @@ INLINE void tile_float(const int rows, const enum float_kind kind, const void *w
     }
 }
 
-#define FLOAT_TILE(name, rows)                                                                     \
-    static void name##_##rows(const void *weights, uint32_t columns, const float *x,               \
-                              size_t stride, float *acc)                                           \
-    {                                                                                              \
-        tile_float(rows, name, weights, columns, x, stride, acc);                                  \
-    }
-#define FLOAT_PLAN(name)                                                                           \
-    FLOAT_TILE(name, 1)                                                                            \
-    FLOAT_TILE(name, 2)                                                                            \
-    FLOAT_TILE(name, 3)                                                                            \
-    FLOAT_TILE(name, 4)                                                                            \
-    static const struct float_plan PLAN_##name = {{NULL, name##_1, name##_2, name##_3, name##_4}};
-
-FLOAT_PLAN(KIND_F32)
-FLOAT_PLAN(KIND_F16)
-FLOAT_PLAN(KIND_BF16)
-
-static const struct float_plan *float_plan_of(enum tensor_format format)
-{
-    return format == FORMAT_F32   ? &PLAN_KIND_F32
-           : format == FORMAT_F16 ? &PLAN_KIND_F16
-                                  : &PLAN_KIND_BF16;
-}
+#include "engine/kernels/vector_plans.h"
 
 #endif

@@ -34,6 +34,16 @@ struct float_plan {
     float_tile *tiles[TILE_ROWS + 1];
 };
 
+/* What a format's tile does; constants at every call. */
+struct tile_kind {
+    enum panel_weights weights;
+    bool halves;   /* a scale per 16 values */
+    bool minimums; /* weights have minimums and are not negative */
+    int offset;    /* of nibbles */
+};
+
+enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
+
 static const struct integer_plan *integer_plan_of(enum tensor_format format);
 static const struct float_plan *float_plan_of(enum tensor_format format);
 

@@ -46,6 +46,12 @@ INLINE const uint8_t *prefetch_ahead(const uint8_t *ahead, uint32_t lines)
     return ahead + lines * LINE_BYTES;
 }
 
+/* Line `line` of a whole chunk of a format whose blocks have 256 values. */
+INLINE const uint8_t *panel_at(const enum tensor_format format, const uint8_t *chunk, uint32_t line)
+{
+    return chunk + interleave_line(format, 1, line) * LINE_BYTES;
+}
+
 INLINE void panel_read_f16(const uint8_t *from, uint32_t blocks, float to[][KERNEL_ROW_GROUP])
 {
     const uint16_t *halves = (const uint16_t *)(const void *)from;
@@ -106,19 +112,21 @@ INLINE int panel_order(const enum panel_weights weights, const int i)
     return weights == PANEL_NIBBLES ? i % 2 * 4 + i / 2 : i;
 }
 
-/* Nibbles of 32-value blocks: quad j low, quad j + 4 high; fifth bits or a table where given, or
-   less an offset. */
-INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const int8_t *table,
+/* Nibbles of 32-value blocks: quad j low, quad j + 4 high; a line of fifth bits before each block's
+   or a table where given, or less an offset. */
+INLINE void panel_nibbles(const uint8_t *lines, const bool fifths, const int8_t *table,
                           uint8_t offset, uint32_t blocks, struct panel *panel)
 {
     const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
     for (uint32_t b = 0; b < blocks; b++) {
         panel->ahead = prefetch_ahead(panel->ahead, panel->ahead_lines);
         for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
-            vi bits = fifths ? vi_load(fifths + b * LINE_BYTES + p) : vi_set1(0);
+            const uint8_t *of_block = lines + b * (fifths ? 5 : 4) * LINE_BYTES + p;
+            vi bits = fifths ? vi_load(of_block) : vi_set1(0);
+            of_block += fifths ? LINE_BYTES : 0;
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
-                vi x = vi_load(lines + (b * 4 + (uint32_t)j) * LINE_BYTES + p);
+                vi x = vi_load(of_block + (uint32_t)j * LINE_BYTES);
                 vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
                 if (fifths) {
                     first = vi_or(first, vi_and(vi_sll16(bits, 4 - j), fifth));
@@ -144,52 +152,73 @@ INLINE void panel_nibbles(const uint8_t *lines, const uint8_t *fifths, const int
 
 /* Tiles unpack nibbles themselves: that costs them less than reading bytes in their place. */
 
+INLINE void panel_scales_q4_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+}
 static void panel_read_q4_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     panel->q = chunk;
-    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+    panel_scales_q4_0(chunk, blocks, panel);
 }
 
-static void panel_read_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel->q = chunk;
     panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
     panel_read_f16(chunk + blocks * (4 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
 }
-
-static void panel_read_q5_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+static void panel_read_q4_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, 16, blocks, panel);
-    panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
+    panel->q = chunk;
+    panel_scales_q4_1(chunk, blocks, panel);
 }
 
-static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_q5_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, chunk + blocks * 4 * LINE_BYTES, NULL, 0, blocks, panel);
+    panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
+}
+static void panel_read_q5_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, true, NULL, 16, blocks, panel);
+    panel_scales_q5_0(chunk, blocks, panel);
+}
+
+INLINE void panel_scales_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
     panel_read_f16(chunk + blocks * 5 * LINE_BYTES, blocks, panel->scale);
     panel_read_f16(chunk + blocks * (5 * LINE_BYTES + F16_SECTION), blocks, panel->minimum);
 }
+static void panel_read_q5_1(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, true, NULL, 0, blocks, panel);
+    panel_scales_q5_1(chunk, blocks, panel);
+}
 
+INLINE void panel_scales_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
+}
 static void panel_read_q8_0(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     panel->q = chunk;
-    panel_read_f16(chunk + blocks * 8 * LINE_BYTES, blocks, panel->scale);
+    panel_scales_q8_0(chunk, blocks, panel);
 }
 
 static const int8_t PANEL_IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                             1,    13,   25,  38,  53,  69,  89,  113};
 
+#define panel_scales_iq4_nl panel_scales_q4_0
 static void panel_read_iq4_nl(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, 0, blocks, panel);
-    panel_read_f16(chunk + blocks * 4 * LINE_BYTES, blocks, panel->scale);
+    panel_nibbles(chunk, false, PANEL_IQ4_VALUES, 0, blocks, panel);
+    panel_scales_iq4_nl(chunk, blocks, panel);
 }
 
 /* The rest have one block of 256. */
 
-static void panel_read_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    panel_nibbles(chunk, NULL, PANEL_IQ4_VALUES, 0, blocks, panel);
+    (void)blocks;
     const uint8_t *low = chunk + 32 * LINE_BYTES;
     const uint16_t *d = (const uint16_t *)(const void *)(low + 4 * KERNEL_ROW_GROUP);
     for (uint32_t row = 0; row < KERNEL_ROW_GROUP; row += VECTOR_LANES) {
@@ -204,6 +233,12 @@ static void panel_read_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct pane
             vf_store(&panel->scale[b][row], vf_mul(factor, vf_from_int(subscale)));
         }
     }
+}
+
+static void panel_read_iq4_xs(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibbles(chunk, false, PANEL_IQ4_VALUES, 0, blocks, panel);
+    panel_scales_iq4_xs(chunk, blocks, panel);
 }
 
 /* Six-bit scales and minimums of Q4_K and Q5_K, 12 bytes a row, then d and dmin. */
@@ -228,57 +263,72 @@ INLINE void panel_six_bit(const uint8_t *from, struct panel *panel)
 /* a << n, or to the right for a negative n. */
 #define SHIFTED(a, n) ((n) >= 0 ? vi_sll16(a, (n) >= 0 ? (n) : 0) : vi_srl16(a, (n) < 0 ? -(n) : 0))
 
-/* Q4_K and Q5_K: byte i of 32 has value i of two blocks in its nibbles; the fifth bit of block b is
-   bit b. Lines are read in their order, which the hardware's prefetching likes. */
-INLINE void panel_nibble_pairs(const uint8_t *lines, const uint8_t *fifths, struct panel *panel)
+/* Q5_K: byte i of 32 has value i of two blocks in its nibbles; the fifth bit of block b is bit b.
+ */
+INLINE void panel_nibble_pairs(const uint8_t *chunk, struct panel *panel)
 {
     const vi low = vi_set1_u8(15), fifth = vi_set1_u8(16);
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; pair++) {
         uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 2 * pair;
         panel->ahead = prefetch_ahead(panel->ahead, 2 * panel->ahead_lines);
-        for (uint32_t i = 0; i < 8 * LINE_BYTES; i += VECTOR_BYTES) {
-            vi x = vi_load(lines + (uint32_t)pair * 8 * LINE_BYTES + i);
-            vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
-            if (fifths) {
-                vi bits = vi_load(fifths + i);
+        for (uint32_t j = 0; j < 8; j++) {
+            const uint8_t *line = panel_at(FORMAT_Q5_K, chunk, (uint32_t)pair * 8 + j);
+            const uint8_t *fifths = panel_at(FORMAT_Q5_K, chunk, 32 + j);
+            for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+                vi x = vi_load(line + p), bits = vi_load(fifths + p);
+                vi first = vi_and(x, low), second = vi_and(vi_srl16(x, 4), low);
                 first = vi_or(first, vi_and(SHIFTED(bits, 4 - 2 * pair), fifth));
                 second = vi_or(second, vi_and(SHIFTED(bits, 3 - 2 * pair), fifth));
+                vi_store(out[0][j] + p, first);
+                vi_store(out[1][j] + p, second);
             }
-            vi_store(out[0][0] + i, first);
-            vi_store(out[1][0] + i, second);
         }
     }
     panel->q = panel->buffer[0][0];
 }
 
-static void panel_read_q4_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_q4_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
-    panel->q = chunk;
     panel_six_bit(chunk + 32 * LINE_BYTES, panel);
 }
-
-static void panel_read_q5_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+static void panel_read_q4_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
-    (void)blocks;
-    panel_nibble_pairs(chunk, chunk + 32 * LINE_BYTES, panel);
-    panel_six_bit(chunk + 40 * LINE_BYTES, panel);
+    panel->q = chunk;
+    panel_scales_q4_k(chunk, blocks, panel);
 }
 
-static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_q5_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
+    panel_six_bit(chunk + 40 * LINE_BYTES, panel);
+}
+static void panel_read_q5_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_nibble_pairs(chunk, panel);
+    panel_scales_q5_k(chunk, blocks, panel);
+}
+
+INLINE void panel_scales_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    (void)blocks;
+    float d[1][KERNEL_ROW_GROUP];
+    const uint8_t *scales = chunk + 48 * LINE_BYTES;
+    panel_read_f16(scales + 16 * KERNEL_ROW_GROUP, 1, d);
+    panel_scale(d[0], false, scales, 16, true, 0, panel->scale);
+}
+static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
     const vi low = vi_set1_u8(15), top = vi_set1_u8(0x30), middle = vi_set1_u8(32);
-    const uint8_t *high = chunk + 32 * LINE_BYTES;
     for (uint32_t half = 0; half < 2; half++) {
         panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
         for (uint32_t j = 0; j < 8; j++) {
             uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
             for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
-                vi a = vi_load(chunk + (half * 16 + j) * LINE_BYTES + p);
-                vi b = vi_load(chunk + (half * 16 + 8 + j) * LINE_BYTES + p);
-                vi h = vi_load(high + (half * 8 + j) * LINE_BYTES + p);
+                vi a = vi_load(panel_at(FORMAT_Q6_K, chunk, half * 16 + j) + p);
+                vi b = vi_load(panel_at(FORMAT_Q6_K, chunk, half * 16 + 8 + j) + p);
+                vi h = vi_load(panel_at(FORMAT_Q6_K, chunk, 32 + half * 8 + j) + p);
                 vi c = vi_srl16(a, 4), d = vi_srl16(b, 4);
                 a = vi_or(vi_and(a, low), vi_and(vi_sll16(h, 4), top));
                 b = vi_or(vi_and(b, low), vi_and(vi_sll16(h, 2), top));
@@ -292,41 +342,42 @@ static void panel_read_q6_k(const uint8_t *chunk, uint32_t blocks, struct panel 
         }
     }
     panel->q = panel->buffer[0][0];
-    float d[1][KERNEL_ROW_GROUP];
-    const uint8_t *scales = chunk + 48 * LINE_BYTES;
-    panel_read_f16(scales + 16 * KERNEL_ROW_GROUP, 1, d);
-    panel_scale(d[0], false, scales, 16, true, 0, panel->scale);
+    panel_scales_q6_k(chunk, blocks, panel);
 }
 
 /* Q2_K and Q3_K: byte i of 32 has value i of four blocks; the third bit of block b is bit b. */
-INLINE void panel_two_bit(const uint8_t *lines, const uint8_t *thirds, struct panel *panel)
+INLINE void panel_two_bit(const enum tensor_format format, const uint8_t *chunk,
+                          struct panel *panel)
 {
     const vi low = vi_set1_u8(3), third = vi_set1_u8(4);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {
         uint8_t(*out)[8][LINE_BYTES] = panel->buffer + 4 * half;
         panel->ahead = prefetch_ahead(panel->ahead, 4 * panel->ahead_lines);
-        for (uint32_t i = 0; i < 8 * LINE_BYTES; i += VECTOR_BYTES) {
-            vi x = vi_load(lines + (uint32_t)half * 8 * LINE_BYTES + i);
-            vi bits = thirds ? vi_load(thirds + i) : x;
+        for (uint32_t j = 0; j < 8; j++) {
+            const uint8_t *line = panel_at(format, chunk, (uint32_t)half * 8 + j);
+            const uint8_t *thirds = panel_at(format, chunk, 16 + j); /* of Q3_K */
+            for (uint32_t p = 0; p < LINE_BYTES; p += VECTOR_BYTES) {
+                vi x = vi_load(line + p);
+                vi bits = format == FORMAT_Q3_K ? vi_load(thirds + p) : x;
 #pragma GCC unroll 4
-            for (int b = 0; b < 4; b++) {
-                vi value = vi_and(vi_srl16(x, 2 * b), low);
-                if (thirds) {
-                    value = vi_or(value, vi_and(SHIFTED(bits, 2 - 4 * half - b), third));
-                    value = vi_sub_i8(value, third);
+                for (int b = 0; b < 4; b++) {
+                    vi value = vi_and(vi_srl16(x, 2 * b), low);
+                    if (format == FORMAT_Q3_K) {
+                        value = vi_or(value, vi_and(SHIFTED(bits, 2 - 4 * half - b), third));
+                        value = vi_sub_i8(value, third);
+                    }
+                    vi_store(out[b][j] + p, value);
                 }
-                vi_store(out[b][0] + i, value);
             }
         }
     }
     panel->q = panel->buffer[0][0];
 }
 
-static void panel_read_q2_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+INLINE void panel_scales_q2_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
-    panel_two_bit(chunk, NULL, panel);
     uint8_t scales[16][KERNEL_ROW_GROUP], minimums[16][KERNEL_ROW_GROUP];
     float d[2][KERNEL_ROW_GROUP];
     const uint8_t *from = chunk + 16 * LINE_BYTES;
@@ -341,10 +392,15 @@ static void panel_read_q2_k(const uint8_t *chunk, uint32_t blocks, struct panel 
     panel_scale(d[1], true, minimums[0], 16, false, 0, panel->minimum);
 }
 
-static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+static void panel_read_q2_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_two_bit(FORMAT_Q2_K, chunk, panel);
+    panel_scales_q2_k(chunk, blocks, panel);
+}
+
+INLINE void panel_scales_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
 {
     (void)blocks;
-    panel_two_bit(chunk, chunk + 16 * LINE_BYTES, panel);
     uint8_t scales[16][KERNEL_ROW_GROUP];
     float d[1][KERNEL_ROW_GROUP];
     const uint8_t *from = chunk + 24 * LINE_BYTES;
@@ -359,6 +415,12 @@ static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel 
     }
     panel_read_f16(from + 12 * KERNEL_ROW_GROUP, 1, d);
     panel_scale(d[0], false, scales[0], 16, false, 32, panel->scale);
+}
+
+static void panel_read_q3_k(const uint8_t *chunk, uint32_t blocks, struct panel *panel)
+{
+    panel_two_bit(FORMAT_Q3_K, chunk, panel);
+    panel_scales_q3_k(chunk, blocks, panel);
 }
 
 static panel_read *const PANEL_READ[FORMAT_LIMIT] = {

@@ -307,22 +307,25 @@ struct group_range {
 /* The row groups of item `item` of a matrix with n outputs; false: there is no such item. Items
    shrink: half of what is left goes to all threads in equal pieces, and so on down to one group.
    Large pieces keep memory streaming, small ones let threads end together (guided self-scheduling,
-   Polychronopoulos and Kuck 1987). */
+   Polychronopoulos and Kuck 1987). A thread's second item, if it gets that one, lies behind its
+   first, and so on: the outputs are so many lanes; what does not divide by them comes last. */
 static bool item_groups(const struct quantized *model, uint32_t item, uint32_t n,
                         struct group_range *out)
 {
-    uint32_t threads = model->threads, first = 0, left = forward_groups(n);
-    for (;; item -= threads) {
+    const uint32_t threads = model->threads, lane = item % threads;
+    uint32_t left = forward_groups(n), first = 0, in_lane = left / threads;
+    uint32_t round = item / threads;
+    for (; left >= threads; round--) {
         uint32_t size = left / (2 * threads) > 0 ? left / (2 * threads) : 1;
-        if (item < threads) {
-            *out = (struct group_range){first + item * size, size};
-            return item * size < left;
+        if (round == 0) {
+            *out = (struct group_range){lane * in_lane + first, size};
+            return true;
         }
-        if (size * threads >= left)
-            return false;
-        first += size * threads;
+        first += size;
         left -= size * threads;
     }
+    *out = (struct group_range){threads * in_lane + lane, 1};
+    return round == 0 && lane < left;
 }
 
 /* The thread's next matrix: what it waits for from now on, it spends on fetching these groups. */

@@ -66,7 +66,8 @@ static struct activations quantize(const struct kernels *kernels, const struct p
     return activations;
 }
 
-/* y of a whole product; the matrix is given in `pieces` ranges of groups, the rows in two. */
+/* y of a whole product; the matrix is given in `pieces` ranges of groups, the rows in two; one by
+   one for the last range of several. */
 static float *multiply(const struct kernels *kernels, const struct problem *problem,
                        const struct matmul_inputs *inputs, uint32_t pieces)
 {
@@ -79,6 +80,13 @@ static float *multiply(const struct kernels *kernels, const struct problem *prob
     uint32_t row_split = pieces > 1 ? problem->rows / 3 : 0;
     for (uint32_t piece = 0; piece < pieces; piece++) {
         uint32_t first = groups * piece / pieces, last = groups * (piece + 1) / pieces;
+        for (uint32_t r = 0; piece > 0 && piece + 1 == pieces && r < problem->rows; r++) {
+            kernels->matmul(&matrix, &activations, r, 1, first, last - first, problem->accumulate,
+                            y, stride);
+        }
+        if (piece > 0 && piece + 1 == pieces) {
+            break;
+        }
         kernels->matmul(&matrix, &activations, 0, row_split, first, last - first,
                         problem->accumulate, y, stride);
         kernels->matmul(&matrix, &activations, row_split, problem->rows - row_split, first,
@@ -140,6 +148,7 @@ START_TEST(matmul_equals_the_specification)
     }
     check_matmul(&(struct problem){FORMATS[_i], 17, 4864, 5, WILD, false});
     check_matmul(&(struct problem){FORMATS[_i], 16, 256, 1, WILD, true});
+    check_matmul(&(struct problem){FORMATS[_i], 16, 16896, 2, WILD, false}); /* very long rows */
 }
 END_TEST
 
@@ -204,9 +213,11 @@ START_TEST(extreme_integers_do_not_saturate)
         memset(inputs.y, 0, problem.rows * (problem.n + 3) * sizeof(float));
         float *expected = multiply(scalar, &problem, &inputs, 1);
         for (const struct kernels *const *at = sets_tested(); *at; at++) {
-            float *got = multiply(*at, &problem, &inputs, 1);
-            assert_same(expected, got, problem.rows * (problem.n + 3), info->name);
-            free(got);
+            for (uint32_t pieces = 1; pieces <= 3; pieces += 2) {
+                float *got = multiply(*at, &problem, &inputs, pieces);
+                assert_same(expected, got, problem.rows * (problem.n + 3), info->name);
+                free(got);
+            }
         }
         free(expected);
         free(copy);
