@@ -32,7 +32,7 @@
 #define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
 /* The prefix cache on disk */
-#define LIMIT_CACHE_LOAD_SECONDS 10 /* at start; then the server is ready without the rest */
+#define LIMIT_CACHE_LOAD_SECONDS 10 /* at start, half for heads; then ready without the rest */
 #define LIMIT_CACHE_SAVE_SECONDS 5  /* writing what is missing at the end, after the drain */
 
 /* Model files */

@@ -24,6 +24,7 @@
 #define STACK_BYTES (256 * KIB)
 #define IDLE_NS 100000000u           /* before a pass: what comes at once again is not idle */
 #define REST_NS (60 * 1000000000ull) /* after an error */
+#define LOAD_NS (LIMIT_CACHE_LOAD_SECONDS * 1000000000ull)
 
 struct prefix_saver {
     /* fixed after start */
@@ -225,13 +226,11 @@ static void *page_of(void *arg, uint32_t page)
     return backend->ops->page(backend, page);
 }
 
-static void load(struct prefix_saver *saver)
+static void load(struct prefix_saver *saver, uint64_t start_ns)
 {
     struct engine_metrics *metrics = saver->options.metrics;
-    uint64_t start_ns = clock_now_ns();
-    uint32_t damaged,
-        count = prefix_file_load(saver->file, page_of, saver->options.backend,
-                                 start_ns + LIMIT_CACHE_LOAD_SECONDS * 1000000000ull, &damaged);
+    uint32_t damaged, count = prefix_file_load(saver->file, page_of, saver->options.backend,
+                                               start_ns + LOAD_NS, &damaged);
     metric_add(&metrics->cache_dir_loads, count);
     metric_add(&metrics->cache_dir_errors, damaged);
     saver->published = pager_published(saver->options.pager);
@@ -268,15 +267,17 @@ struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *opti
         metric_add(&options->metrics->cache_dir_errors, 1);
         return NULL;
     }
+    uint64_t start_ns = clock_now_ns();
     saver->options = *options;
     pthread_mutex_init(&saver->lock, NULL);
     pthread_cond_init(&saver->changed, NULL);
     saver->buffer = malloc(options->backend->page_bytes);
     struct prefix_file_options file = file_options(options);
     struct error error;
-    enum status status = saver->buffer
-                             ? prefix_file_open(&file, options->pager, &saver->file, &error)
-                             : error_set(&error, STATUS_IO, NULL, "out of memory");
+    enum status status =
+        saver->buffer
+            ? prefix_file_open(&file, options->pager, start_ns + LOAD_NS / 2, &saver->file, &error)
+            : error_set(&error, STATUS_IO, NULL, "out of memory");
     if (status == STATUS_OK)
         status = start_thread(saver, &error);
     if (status != STATUS_OK) {
@@ -285,7 +286,7 @@ struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *opti
         free_saver(saver);
         return NULL;
     }
-    load(saver);
+    load(saver, start_ns);
     return saver;
 }
 

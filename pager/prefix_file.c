@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -198,8 +199,9 @@ static uint64_t head_sum(const struct prefix_file *file, uint32_t slot,
     return checksum_bytes((const char *)head + from, file->head_bytes - from, file->nonce + slot);
 }
 
-enum status prefix_file_read_head(const struct prefix_file *file, uint32_t slot,
-                                  struct prefix_head *out, struct error *error)
+/* Read and verify a slot's head. STATUS_NOT_FOUND: there is none that is whole. */
+static enum status read_head(const struct prefix_file *file, uint32_t slot, struct prefix_head *out,
+                             struct error *error)
 {
     enum status status =
         page_store_read_at(file->store, head_offset(file, slot), out, file->head_bytes, error);
@@ -268,54 +270,92 @@ static bool knows_parent(const struct prefix_file *file, const struct found *fou
            file->index.entries[at->slot].group == 0;
 }
 
-/* Slots enter index and pool, parents before what continues them; in the pool all are held. */
-static enum status take_over(struct prefix_file *file, struct found *found, uint32_t count,
-                             struct error *error)
+/* Keep what a head says where it will be when its slot is taken over; without a name it is no
+   entry. */
+static void keep_head(struct prefix_file *file, uint32_t slot, const struct prefix_head *head)
 {
-    struct prefix_head head;
+    file->index.entries[slot] =
+        (struct prefix_entry){.parent = head->parent, .salt = head->salt, .group = head->group};
+    memcpy(file->index.tokens + (uint64_t)slot * file->page_size, head->tokens,
+           file->page_size * sizeof *head->tokens);
+    page_store_set_sum(file->store, slot - 1, head->page_sum);
+}
+
+/* Slots enter index and pool, parents before what continues them; in the pool all are held. */
+static void take_over(struct prefix_file *file, struct found *found, uint32_t count)
+{
+    uint32_t tokens[PREFIX_FILE_PAGE_SIZE_MAX];
     for (uint32_t i = 0; i < count; i++) {
         uint32_t slot = found[i].slot;
+        uint64_t id = found[i].id;
+        struct prefix_entry kept = file->index.entries[slot];
+        memcpy(tokens, prefix_index_tokens(&file->index, slot), file->page_size * sizeof *tokens);
+        file->index.entries[slot] = (struct prefix_entry){0};
         found[i].slot = 0;
-        enum status status = prefix_file_read_head(file, slot, &head, error);
-        if (status == STATUS_IO)
-            return status;
-        if (status != STATUS_OK || head.id != found[i].id || head.id <= file->index.last_id ||
-            !knows_parent(file, found, i, head.parent) ||
-            prefix_index_find(&file->index, head.group, head.parent, head.tokens, head.salt))
+        if (id <= file->index.last_id || !knows_parent(file, found, i, kept.parent) ||
+            prefix_index_find(&file->index, kept.group, kept.parent, tokens, kept.salt))
             continue;
-        file->index.last_id = head.id - 1; /* so that it gets its old name */
-        CHECK(prefix_index_add(&file->index, slot, head.group, head.parent, head.tokens,
-                               head.salt) == head.id);
+        file->index.last_id = id - 1; /* so that it gets its old name */
+        CHECK(prefix_index_add(&file->index, slot, kept.group, kept.parent, tokens, kept.salt) ==
+              id);
         page_pool_hold(&file->pool, slot);
         page_pool_set_findable(&file->pool, slot, true);
-        page_store_set_sum(file->store, slot - 1, head.page_sum);
         found[i].slot = slot;
     }
     if (count > 0 && file->index.last_id < found[count - 1].id)
         file->index.last_id = found[count - 1].id;
-    return STATUS_OK;
 }
 
-/* The heads of slots [1, end]. A head that cannot be read is no fault of the slot's: then nothing
-   in the file can be trusted to be the last word. */
-static enum status scan(struct prefix_file *file, uint32_t end, struct error *error)
+static uint64_t stride_of(const struct prefix_file *file)
+{
+    return gap_bytes_of(file->page_size) + file->options.page_bytes;
+}
+
+/* The file ends after `slots` slots. What is behind must go: it may name ids that would be given
+   again. */
+static enum status cut(struct prefix_file *file, uint32_t slots, const char *to,
+                       struct error *error)
+{
+    if (ftruncate(file->fd, (off_t)(HEADER_BYTES + slots * stride_of(file))) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, NULL, "it cannot be cut to %s: %s", to,
+                     strerror(errno));
+}
+
+/* The heads of slots [1, end] into found, as many as can be read in time. A head that cannot be
+   read is no fault of the slot's: then nothing in the file can be trusted to be the last word. */
+static enum status read_heads(struct prefix_file *file, uint32_t end, uint64_t deadline_ns,
+                              struct found *found, uint32_t *count, struct error *error)
+{
+    struct prefix_head head;
+    uint32_t slot = 1;
+    for (; slot <= end && file->options.clock() < deadline_ns; slot++) {
+        enum status status = read_head(file, slot, &head, error);
+        if (status == STATUS_IO)
+            return status;
+        if (status != STATUS_OK)
+            continue;
+        found[(*count)++] = (struct found){head.id, head.stamp, slot};
+        keep_head(file, slot, &head);
+    }
+    if (slot > end)
+        return STATUS_OK;
+    log_warn("cache_dir", "reading the file takes long: the last %u of its %u pages are given up",
+             end - slot + 1, end);
+    return cut(file, slot - 1, "what was read in time", error);
+}
+
+static enum status scan(struct prefix_file *file, uint32_t end, uint64_t deadline_ns,
+                        struct error *error)
 {
     struct found *found = malloc((end + (size_t)1) * sizeof *found);
     if (!found)
         return error_set(error, STATUS_IO, NULL, "no memory for reading %u heads", end);
-    struct prefix_head head;
     uint32_t count = 0;
-    enum status status = STATUS_OK;
-    for (uint32_t slot = 1; slot <= end && status != STATUS_IO; slot++) {
-        status = prefix_file_read_head(file, slot, &head, error);
-        if (status == STATUS_OK)
-            found[count++] = (struct found){head.id, head.stamp, slot};
-    }
-    if (status != STATUS_IO) {
+    enum status status = read_heads(file, end, deadline_ns, found, &count, error);
+    if (status == STATUS_OK) {
         qsort(found, count, sizeof *found, by_id);
-        status = take_over(file, found, count, error);
-    }
-    if (status != STATUS_IO) {
+        take_over(file, found, count);
         qsort(found, count, sizeof *found, by_use);
         for (uint32_t i = 0; i < count; i++) {
             if (found[i].slot)
@@ -323,14 +363,14 @@ static enum status scan(struct prefix_file *file, uint32_t end, struct error *er
             if (found[i].stamp > file->last_stamp && found[i].stamp < UINT64_MAX / 2)
                 file->last_stamp = found[i].stamp;
         }
-        status = STATUS_OK;
     }
     free(found);
     return status;
 }
 
 /* Take over what is in the file. STATUS_INVALID with why when it is not for us. */
-static enum status read_file(struct prefix_file *file, uint64_t file_bytes, struct error *error)
+static enum status read_file(struct prefix_file *file, uint64_t file_bytes, uint64_t deadline_ns,
+                             struct error *error)
 {
     struct file_header header;
     memset(&header, 0, sizeof header);
@@ -341,13 +381,15 @@ static enum status read_file(struct prefix_file *file, uint64_t file_bytes, stru
     if (why)
         return error_set(error, STATUS_INVALID, NULL, "%s", why);
     file->nonce = header.nonce;
-    uint64_t stride = gap_bytes_of(file->page_size) + file->options.page_bytes;
-    uint64_t cap_bytes = HEADER_BYTES + file->slot_count * stride;
-    if (file_bytes > cap_bytes && ftruncate(file->fd, (off_t)cap_bytes) != 0)
-        return error_set(error, STATUS_INVALID, NULL, "it cannot be cut to its cap: %s",
-                         strerror(errno));
+    uint64_t stride = stride_of(file);
+    if (file_bytes > HEADER_BYTES + file->slot_count * stride) {
+        enum status status = cut(file, file->slot_count, "its cap", error);
+        if (status != STATUS_OK)
+            return status;
+    }
     uint64_t held = file_bytes > HEADER_BYTES ? (file_bytes - HEADER_BYTES) / stride : 0;
-    return scan(file, held < file->slot_count ? (uint32_t)held : file->slot_count, error);
+    return scan(file, held < file->slot_count ? (uint32_t)held : file->slot_count, deadline_ns,
+                error);
 }
 
 /* ---- open and close ---- */
@@ -381,7 +423,7 @@ static enum status open_file(struct prefix_file *file, uint64_t *file_bytes, str
     return STATUS_OK;
 }
 
-static enum status start(struct prefix_file *file, struct error *error)
+static enum status start(struct prefix_file *file, uint64_t deadline_ns, struct error *error)
 {
     uint64_t file_bytes = 0, key[2];
     struct error why;
@@ -393,7 +435,7 @@ static enum status start(struct prefix_file *file, struct error *error)
     if (getrandom(key, sizeof key, 0) != sizeof key)
         return error_set(error, STATUS_IO, NULL, "no random numbers from the system");
     init_tables(file, key, 0);
-    if (file_bytes > 0 && read_file(file, file_bytes, &why) == STATUS_OK)
+    if (file_bytes > 0 && read_file(file, file_bytes, deadline_ns, &why) == STATUS_OK)
         return STATUS_OK;
     if (file_bytes > 0)
         log_warn("cache_dir", "%s/" PREFIX_FILE_NAME " is ignored and begun anew: %s",
@@ -404,7 +446,7 @@ static enum status start(struct prefix_file *file, struct error *error)
 }
 
 enum status prefix_file_open(const struct prefix_file_options *options, struct pager *pager,
-                             struct prefix_file **out, struct error *error)
+                             uint64_t deadline_ns, struct prefix_file **out, struct error *error)
 {
     uint32_t page_size = pager_page_size(pager), page_count = pager_total_count(pager) + 1;
     CHECK(page_size <= PREFIX_FILE_PAGE_SIZE_MAX && options->page_bytes > 0);
@@ -418,13 +460,15 @@ enum status prefix_file_open(const struct prefix_file_options *options, struct p
     if (!file)
         return error_set(error, STATUS_IO, NULL, "out of memory");
     file->options = *options;
+    if (!file->options.clock)
+        file->options.clock = clock_now_ns;
     file->pager = pager;
     file->fd = -1;
     file->page_size = page_size;
     file->slot_count = slots;
     file->head_bytes = head_bytes_of(page_size);
     file->groups = *pager_groups(pager);
-    enum status status = start(file, error);
+    enum status status = start(file, deadline_ns, error);
     if (status != STATUS_OK) {
         prefix_file_close(file);
         return status;
@@ -463,5 +507,5 @@ uint32_t prefix_file_slot_count(const struct prefix_file *file)
 
 uint64_t prefix_file_slot_bytes(const struct prefix_file *file)
 {
-    return gap_bytes_of(file->page_size) + file->options.page_bytes;
+    return stride_of(file);
 }

@@ -47,6 +47,7 @@ struct prefix_file_options {
     uint64_t page_bytes;   /* of a page's keys and values */
     struct prefix_file_identity identity;
     struct page_store_calls calls; /* NULL: the system's */
+    uint64_t (*clock)(void);       /* of all deadlines; NULL: clock_now_ns */
 };
 
 /* A page to be written. Plain data. */
@@ -63,12 +64,15 @@ struct prefix_file_job {
 uint64_t prefix_file_memory_bytes(uint64_t cap_bytes, uint64_t page_bytes, uint32_t page_count,
                                   uint32_t page_size);
 
-/* Open or begin the file; a foreign or damaged one is begun anew, with one line in the log. The
-   pager has no findable pages yet and outlives the file. STATUS_IO with a sentence when the
-   directory or file cannot be used, STATUS_BUSY when another process has it, STATUS_INVALID when
-   the cap does not hold a page: then there is no file, and nothing else is changed. */
+/* Open or begin the file; a foreign or damaged one is begun anew, with one line in the log. Heads
+   are read one after the other until `deadline_ns`; slots whose turn has not come by then are cut
+   off, with one line in the log: they may name ids that must not be given again, so they cannot
+   just be left. The pager has no findable pages yet and outlives the file. STATUS_IO with a
+   sentence when the directory or file cannot be used, STATUS_BUSY when another process has it,
+   STATUS_INVALID when the cap does not hold a page: then there is no file, and nothing else is
+   changed. */
 enum status prefix_file_open(const struct prefix_file_options *options, struct pager *pager,
-                             struct prefix_file **out, struct error *error);
+                             uint64_t deadline_ns, struct prefix_file **out, struct error *error);
 void prefix_file_close(struct prefix_file *file); /* NULL is fine */
 
 /* Bring pages back, those used last first, as many as are free and until `deadline_ns`; bytes are

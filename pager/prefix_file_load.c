@@ -5,7 +5,6 @@
 #include "pager/prefix_file_private.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -99,7 +98,7 @@ uint32_t prefix_file_load(struct prefix_file *file, void *(*page)(void *arg, uin
     choose(&load, most);
     qsort(load.pages, load.count, sizeof *load.pages, by_id);
     uint32_t tried = 0;
-    while (tried < load.count && clock_now_ns() < deadline_ns)
+    while (tried < load.count && file->options.clock() < deadline_ns)
         load_page(&load, &load.pages[tried++]);
     if (tried < load.count)
         log_warn("cache_dir", "reading takes long: %u of %u pages are left for another time",

@@ -67,10 +67,6 @@ struct prefix_file {
     void *memory; /* all arrays */
 };
 
-/* Read and verify a slot's head. STATUS_NOT_FOUND: there is none that is whole. */
-enum status prefix_file_read_head(const struct prefix_file *file, uint32_t slot,
-                                  struct prefix_head *out, struct error *error);
-
 /* The slot is taken out of the index; it must not be held. */
 void prefix_file_drop(struct prefix_file *file, uint32_t slot);
 

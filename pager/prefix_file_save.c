@@ -10,7 +10,6 @@
 #include "pager/prefix_file_private.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -159,7 +158,7 @@ enum status prefix_file_rank(struct prefix_file *file, uint64_t deadline_ns, str
         uint64_t rank = stamp + (file->recent_count - i);
         if (slot == 0)
             continue;
-        if (i % 64 == 0 && clock_now_ns() >= deadline_ns)
+        if (i % 64 == 0 && file->options.clock() >= deadline_ns)
             break;
         uint64_t at = page_store_offset(file->store, slot - 1) -
                       (prefix_file_slot_bytes(file) - file->options.page_bytes);

@@ -58,6 +58,21 @@ static ssize_t write_some(int fd, const void *data, size_t length, off_t offset)
     return pwrite(fd, data, length, offset);
 }
 
+/* ---- a disk on which each read takes a tick ---- */
+
+static uint64_t now_ticks, deadline_ticks;
+
+static uint64_t ticks(void)
+{
+    return now_ticks;
+}
+
+static ssize_t read_slowly(int fd, void *data, size_t length, off_t offset)
+{
+    now_ticks++;
+    return pread(fd, data, length, offset);
+}
+
 /* ---- the server ---- */
 
 static void *page_bytes(void *arg, uint32_t page)
@@ -84,9 +99,11 @@ static enum status open_file(void)
         .cap_bytes = cap_bytes,
         .page_bytes = BYTES,
         .identity = identity,
-        .calls = {NULL, write_some},
+        .calls = {read_slowly, write_some},
+        .clock = ticks,
     };
-    return prefix_file_open(&options, pager, &file, &error);
+    now_ticks = 0;
+    return prefix_file_open(&options, pager, deadline_ticks, &file, &error);
 }
 
 static void boot(void)
@@ -212,6 +229,7 @@ static void setup(void)
     groups = (struct page_groups){.count = 1};
     cap_bytes = 0;
     writes_left = UINT32_MAX;
+    deadline_ticks = UINT64_MAX;
     write_errno = ENOSPC;
     random_state = 88172645463325252u;
     identity = (struct prefix_file_identity){.model = 7, .arithmetic = 1, .kv_type = "f16"};
@@ -542,6 +560,63 @@ START_TEST(damage_costs_what_it_hit_and_what_continues_it)
 }
 END_TEST
 
+/* The header and three heads are read in time, and then no more. */
+START_TEST(heads_that_take_too_long_are_given_up)
+{
+    start();
+    uint64_t slot = prefix_file_slot_bytes(file);
+    found(1, 0, 2);
+    save();
+    found(2, 0, 6);
+    save();
+    stop();
+    ck_assert_int_eq(file_bytes(), (off_t)(4096 + 8 * slot));
+    deadline_ticks = 4;
+    ck_assert_uint_eq(start(), 3);
+    ck_assert_uint_eq(now_ticks, 4 + 3); /* and three pages */
+    ck_assert_int_eq(file_bytes(), (off_t)(4096 + 3 * slot));
+    ck_assert_uint_eq(prefix_file_page_count(file), 3);
+    ck_assert_uint_eq(found(1, 0, 2), 2);
+    ck_assert_uint_eq(found(2, 0, 6), 1);
+    ck_assert_uint_eq(save(), 5); /* the slots are used again */
+    stop();
+    ck_assert_int_eq(file_bytes(), (off_t)(4096 + 8 * slot));
+    deadline_ticks = UINT64_MAX;
+    ck_assert_uint_eq(start(), 8);
+    ck_assert_uint_eq(found(1, 0, 2), 2);
+    ck_assert_uint_eq(found(2, 0, 6), 6);
+    stop();
+    deadline_ticks = 0; /* not one */
+    ck_assert_uint_eq(start(), 0);
+    ck_assert_int_eq(file_bytes(), 4096);
+}
+END_TEST
+
+/* A name that only a slot has that was not read is given again: nothing of before may hang on it.
+ */
+START_TEST(what_was_given_up_is_not_continued)
+{
+    uint32_t first[LENGTH * SIZE], other[LENGTH * SIZE];
+    make_tokens(first, 1);
+    make_tokens(other, 2);
+    start();
+    request(first, 4, 0); /* slots 1 … 4, names 1 … 4 */
+    save();
+    stop();
+    deadline_ticks = 2;
+    ck_assert_uint_eq(start(), 1);
+    request(other, 1, 0); /* name 2, in slot 2 */
+    ck_assert_uint_eq(save(), 1);
+    stop();
+    deadline_ticks = UINT64_MAX;
+    ck_assert_uint_eq(start(),
+                      2); /* neither slot 3 nor slot 4 is there, whose chain has a 2 in it */
+    memcpy(other + SIZE, first + 2 * SIZE, 2 * SIZE * sizeof *first);
+    ck_assert_uint_eq(request(other, 3, 0), 1);
+    ck_assert_uint_eq(request(first, 4, 0), 1);
+}
+END_TEST
+
 START_TEST(a_full_disk_costs_what_did_not_fit)
 {
     start();
@@ -637,7 +712,9 @@ START_TEST(whatever_happens_what_is_found_is_true)
         groups = (struct page_groups){.count = 3, .window = {0, 20, 12}};
     uint32_t restored = 0;
     for (unsigned life = 0; life < 30; life++) {
+        deadline_ticks = dice(3) ? UINT64_MAX : dice(30);
         restored += start();
+        deadline_ticks = UINT64_MAX;
         live(20);
         stop();
         for (unsigned hits = dice(4); hits > 0; hits--)
@@ -668,6 +745,8 @@ int main(void)
     tcase_add_test(tcase, what_was_evicted_and_computed_again_is_not_written_twice);
     tcase_add_test(tcase, reset_forgets_on_disk_too);
     tcase_add_loop_test(tcase, damage_costs_what_it_hit_and_what_continues_it, 0, 2);
+    tcase_add_test(tcase, heads_that_take_too_long_are_given_up);
+    tcase_add_test(tcase, what_was_given_up_is_not_continued);
     tcase_add_loop_test(tcase, a_full_disk_costs_what_did_not_fit, 0, 2);
     tcase_add_test(tcase, a_directory_that_cannot_be_used_is_said);
     tcase_add_loop_test(tcase, whatever_happens_what_is_found_is_true, 0, 8);
