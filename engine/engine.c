@@ -143,6 +143,18 @@ enum status engine_check(const struct engine_options *options, struct error *err
     return options->swap_dir ? page_swap_check(&swap, error) : STATUS_OK;
 }
 
+enum status engine_swap_room(const struct engine_options *options, uint32_t *pages,
+                             uint64_t *memory_bytes, struct error *error)
+{
+    *pages = 0;
+    *memory_bytes = 0;
+    if (!options->swap_dir)
+        return STATUS_OK;
+    struct page_swap_options swap = swap_options_for(options);
+    *memory_bytes = page_swap_memory_bytes(swap.bytes, swap.backend->page_bytes);
+    return page_swap_fit(&swap, pages, error);
+}
+
 uint64_t engine_memory_bytes(const struct engine_options *options)
 {
     const struct backend *backend = options->backend;

@@ -96,6 +96,12 @@ struct engine_metrics {
    cannot be used is no error: the engine does without. Leaves nothing behind. Any thread. */
 enum status engine_check(const struct engine_options *options, struct error *error);
 
+/* Pages that the file in options->swap_dir holds, and how much of engine_memory_bytes is for them;
+   0 and 0 without a swap_dir. Of options->backend only its sizes are looked at, of the directory
+   nothing. STATUS_INVALID (param "swap-bytes") when not one fits. Any thread. */
+enum status engine_swap_room(const struct engine_options *options, uint32_t *pages,
+                             uint64_t *memory_bytes, struct error *error);
+
 /* STATUS_INVALID for contradictory options, STATUS_IO when a thread or memory fails. */
 enum status engine_create(const struct engine_options *options, struct engine **out,
                           struct error *error);

@@ -71,8 +71,8 @@ static void close_store(int fd, struct page_store *store)
         close(fd);
 }
 
-static enum status fit_slots(const struct page_swap_options *options, uint32_t *out,
-                             struct error *error)
+enum status page_swap_fit(const struct page_swap_options *options, uint32_t *out,
+                          struct error *error)
 {
     uint64_t page_bytes = options->backend->page_bytes;
     char page[24];
@@ -87,7 +87,7 @@ static enum status fit_slots(const struct page_swap_options *options, uint32_t *
 enum status page_swap_check(const struct page_swap_options *options, struct error *error)
 {
     uint32_t slots;
-    enum status status = fit_slots(options, &slots, error);
+    enum status status = page_swap_fit(options, &slots, error);
     if (status != STATUS_OK)
         return status;
     struct page_store *store = NULL;
@@ -108,7 +108,7 @@ enum status page_swap_create(const struct page_swap_options *options, struct pag
 {
     uint64_t page_bytes = options->backend->page_bytes;
     uint32_t slots;
-    enum status status = fit_slots(options, &slots, error);
+    enum status status = page_swap_fit(options, &slots, error);
     if (status != STATUS_OK)
         return status;
     struct page_swap *swap = calloc(1, own_bytes(slots));

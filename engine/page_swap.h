@@ -53,6 +53,11 @@ struct page_swap_options {
    directory cannot be used or a page does not fit. */
 enum status page_swap_check(const struct page_swap_options *options, struct error *error);
 
+/* Pages that fit; STATUS_INVALID (param "swap-bytes") when none does. Of the backend only
+   page_bytes is looked at. */
+enum status page_swap_fit(const struct page_swap_options *options, uint32_t *out,
+                          struct error *error);
+
 /* Makes the file; writes nothing. Errors as above. */
 enum status page_swap_create(const struct page_swap_options *options, struct page_swap **out,
                              struct error *error);

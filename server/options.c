@@ -89,10 +89,10 @@ static const struct spec specs[] = {
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
      .help = "do not keep computed prompts for later requests that begin alike"},
 
-    {"swap-dir", 0, "DIRECTORY", ON_SERVE, KIND_TEXT, FIELD(swap_dir),
+    {"swap-dir", 0, "DIRECTORY", ON_SERVE | ON_PLAN, KIND_TEXT, FIELD(swap_dir),
      .help = "when pages run short, keep those of who gives way in a file there, where that is "
              "cheaper than computing them again (they are computed again)"},
-    {"swap-bytes", 0, "BYTES", ON_SERVE, KIND_BYTES, FIELD(swap_bytes),
+    {"swap-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, FIELD(swap_bytes),
      .help = "most bytes of that file (4GiB)"},
     {"cache-dir", 0, "DIR", ON_SERVE | ON_PLAN, KIND_TEXT, FIELD(cache_dir),
      .help = "keep computed prompts in this directory, for the server's next start with the same "

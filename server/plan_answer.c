@@ -190,6 +190,14 @@ static void write_sentence(const struct plan_answer *answer, struct buffer *out)
         write_ways_out(answer, out);
 }
 
+/* What the swap file adds: room for who gives way, never for who runs. */
+static void fill_swap(struct plan_answer *answer)
+{
+    (void)engine_swap_room(&answer->plan.engine, &answer->swap_pages, &answer->swap_memory_bytes,
+                           NULL);
+    answer->swap_users = answer->swap_pages / plan_pages(&answer->plan, 1, answer->tokens);
+}
+
 /* What is needed and what is left. */
 static void sum_up(struct plan_answer *answer)
 {
@@ -234,6 +242,7 @@ void plan_answer_make(const struct plan_question *question, struct plan_answer *
         out->tokens_fit = tokens < out->plan.context ? tokens : out->plan.context;
     }
     sum_up(out);
+    fill_swap(out);
     out->least_bytes = plan_least_bytes(&question->model, &options, out->users, out->tokens);
     struct buffer sentence;
     buffer_init(&sentence, 0);

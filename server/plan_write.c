@@ -78,6 +78,15 @@ static void write_budget(const struct plan_answer *answer, struct buffer *out)
             "to %u tokens\n",
             plan->backend.page_count - 1, plan->backend.page_size, kv_type_name(plan->kv.type),
             plan->context, answer->max_seqs, plan->backend.max_batch_rows);
+    if (answer->swap_pages > 0) {
+        char users[32], tokens[32];
+        buffer_appendf(out,
+                       "swap: %u pages of who gives way, room for %s user%s at %s tokens beside "
+                       "those in the pool; %s of scratch are for it\n",
+                       answer->swap_pages, print_count(answer->swap_users, users),
+                       answer->swap_users == 1 ? "" : "s", print_count(answer->tokens, tokens),
+                       bytes_format(answer->swap_memory_bytes, text));
+    }
 }
 
 static void write_one_time(struct buffer *out, const char *what, double seconds, double tokens)
@@ -235,6 +244,12 @@ void plan_write_json(const struct plan_words *words, const struct plan_answer *a
                    answer->need_bytes, answer->plan.account_bytes[BUDGET_WEIGHTS],
                    answer->other_bytes, answer->left_bytes, answer->missing_bytes);
     json_budget(answer, out);
+    if (answer->swap_pages)
+        buffer_appendf(
+            out, ",\"swap\":{\"pages\":%u,\"users\":%" PRIu64 ",\"memory_bytes\":%" PRIu64 "}",
+            answer->swap_pages, answer->swap_users, answer->swap_memory_bytes);
+    else
+        buffer_append_text(out, ",\"swap\":null");
     buffer_append_text(out, ",\"kv\":");
     json_row(&answer->own, out);
     json_rows("kv_types", answer->types, answer->type_count, out);

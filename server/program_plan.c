@@ -111,9 +111,15 @@ static enum status prepare(struct planning *planning, struct error *error)
     return model_check_kv_type(&planning->config, plan_kv_type(options, options->backend), error);
 }
 
-/* Within single quotes, for a shell. */
-static void append_quoted(struct buffer *out, const char *text)
+/* As it is, or within single quotes for a shell. */
+static void append_word(struct buffer *out, const char *text)
 {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "._-+=/,@:";
+    if (*text && strspn(text, plain) == strlen(text)) {
+        buffer_append_text(out, text);
+        return;
+    }
     buffer_append_text(out, "'");
     for (; *text; text++) {
         if (*text == '\'')
@@ -124,21 +130,28 @@ static void append_quoted(struct buffer *out, const char *text)
     buffer_append_text(out, "'");
 }
 
+/* --NAME-dir DIRECTORY --BYTES_NAME-bytes BYTES; no bytes: the default. */
+static void append_directory(struct buffer *out, const char *name, const char *bytes_name,
+                             const char *directory, uint64_t bytes)
+{
+    if (!directory)
+        return;
+    buffer_appendf(out, " --%s-dir ", name);
+    append_word(out, directory);
+    if (bytes)
+        buffer_appendf(out, " --%s-bytes %llu", bytes_name, (unsigned long long)bytes);
+}
+
 /* The server that the plan is about, as far as its memory goes: nothing when it does not fit. */
 static void write_start(const struct planning *planning, struct buffer *out)
 {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "._-+=/,@:";
     const struct options *options = planning->options;
     const struct plan_answer *answer = &planning->answer;
     const char *path = options->model_path;
     if (!path || !answer->yes)
         return;
     buffer_append_text(out, "quire serve -m ");
-    if (strspn(path, plain) == strlen(path))
-        buffer_append_text(out, path);
-    else
-        append_quoted(out, path);
+    append_word(out, path);
     bool whole = options->memory_bytes % MIB == 0;
     buffer_appendf(
         out, whole ? " --memory %lluMiB" : " --memory %llu",
@@ -157,6 +170,9 @@ static void write_start(const struct planning *planning, struct buffer *out)
         buffer_appendf(out, " --max-connections %u", options->max_connections);
     if (strcmp(options->backend, "quantized") != 0)
         buffer_appendf(out, " --backend %s", options->backend);
+    append_directory(out, "swap", "swap", options->swap_dir,
+                     options->swap_bytes != OPTIONS_SWAP_BYTES ? options->swap_bytes : 0);
+    append_directory(out, "cache", "cache-dir", options->cache_dir, options->cache_dir_bytes);
     buffer_appendf(out, " --threads %u", options->threads);
 }
 
@@ -219,6 +235,11 @@ static enum status answer(struct planning *planning, struct error *error)
 {
     const struct options *options = planning->options;
     plan_answer_make(&planning->question, &planning->answer);
+    uint32_t pages;
+    uint64_t bytes;
+    enum status status = engine_swap_room(&planning->answer.plan.engine, &pages, &bytes, error);
+    if (status != STATUS_OK)
+        return status; /* a server would not start */
     if (options->plan_measure && strcmp(options->backend, "openblas") != 0)
         measure(planning);
     struct buffer start;
@@ -226,7 +247,7 @@ static enum status answer(struct planning *planning, struct error *error)
     write_start(planning, &start);
     struct plan_words words = {planning->config.name, start.data, &planning->question.model,
                                options};
-    enum status status = write_answer(planning, &words, error);
+    status = write_answer(planning, &words, error);
     buffer_deinit(&start);
     return status;
 }

@@ -40,6 +40,7 @@ def accounts(server):
     ["--memory", "512MiB", "--page-size", "32", "--max-seqs", "500", "--threads", "1"],
     ["--memory", "1GiB", "--max-batch-tokens", "64", "--max-connections", "100", "--max-queue", "7"],
     ["--memory", "4GiB", "--max-seqs", "8"],
+    ["--memory", "200MiB", "--swap-dir", "/tmp", "--swap-bytes", "1GiB"],
 ], ids=" ".join)
 def test_a_server_has_what_was_planned(options):
     threads = [] if "--threads" in options else ["--threads", "2"]
@@ -50,6 +51,25 @@ def test_a_server_has_what_was_planned(options):
         assert server.max_model_len() == planned["pool"]["context"]
         assert server.metrics()("quire_memory_budget_bytes") == planned["memory_bytes"]
         assert f"steps of up to {planned['pool']['max_batch_tokens']} tokens" in server.log
+
+
+def test_what_a_swap_file_adds():
+    options = ["-m", harness.MODEL, "--memory", "512MiB", "--context", "2048", "--threads", "2"]
+    without = plan(*options)
+    assert without["swap"] is None
+    swap = plan(*options, "--swap-dir", "/not/here", "--swap-bytes", "1GiB")
+    pages = GIB // swap["kv"]["page_bytes"]
+    assert swap["swap"] == {"pages": pages, "users": pages // (2048 // 16), "memory_bytes": swap["swap"]["memory_bytes"]}
+    assert swap["users_fit"] == without["users_fit"]  # it holds nobody who runs
+    more = swap["accounts"]["scratch"] - without["accounts"]["scratch"]
+    assert 24 * pages < swap["swap"]["memory_bytes"] < 24 * pages + 2**14
+    assert abs(more - swap["swap"]["memory_bytes"]) < 2**12  # fewer pages in the pool need smaller tables
+    assert shlex.split(swap["start"])[-6:-2] == ["--swap-dir", "/not/here", "--swap-bytes", str(GIB)]
+    text = run_quire("plan", "--no-measure", *options, "--swap-dir", "a b").stdout.decode()
+    assert f"swap: {4 * GIB // swap['kv']['page_bytes']} pages of who gives way, room for " in text
+    assert "--swap-dir 'a b' --threads 2" in text and "--swap-bytes" not in text
+    done = run_quire("plan", "--no-measure", *options, "--swap-dir", "/tmp", "--swap-bytes", "1KiB")
+    assert done.returncode == 1 and b"--swap-bytes is less than one page" in done.stderr and not done.stdout
 
 
 @pytest.mark.sanitizer
