@@ -392,10 +392,13 @@ static void step(struct engine *engine)
         page_swap_note_row_ns(engine->swap, engine->pacer.prompt_row_ns);
     const struct schedule *schedule = scheduler_next(
         engine->scheduler, step_pacer_prompt_rows(&engine->pacer, decoding), start_ns);
-    if (engine->swap)
-        start_ns = clock_now_ns();         /* moving pages says nothing of rows */
-    CHECK(schedule->batch.row_count >= 1); /* whoever is here makes progress */
     publish_counts(engine);
+    if (schedule->batch.row_count == 0) { /* pages were moved, more are to be */
+        check_step(engine);
+        return;
+    }
+    if (engine->swap)
+        start_ns = clock_now_ns(); /* moving pages says nothing of rows */
     atomic_store(&engine->metrics.phase_rows, (int64_t)schedule->batch.row_count);
     atomic_store(&engine->metrics.phase_sequences, (int64_t)schedule->batch.sequence_count);
     enter_phase(engine, ENGINE_FORWARD);

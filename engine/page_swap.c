@@ -5,13 +5,13 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define STEP_BYTES (8 * MIB)
 #define FIRST_BYTES_PER_NS 0.2 /* 200 MB/s: a network disk, a SATA disk with others at work */
 #define FIRST_ROW_NS 1e6
 #define WEIGHT 0.2 /* of a new measurement in the moving averages */
@@ -120,7 +120,8 @@ enum status page_swap_create(const struct page_swap_options *options, struct pag
     swap->fd = -1;
     swap->step_pages = options->step_pages;
     if (swap->step_pages == 0)
-        swap->step_pages = STEP_BYTES > page_bytes ? (uint32_t)(STEP_BYTES / page_bytes) : 1;
+        swap->step_pages =
+            LIMIT_SWAP_STEP_BYTES > page_bytes ? (uint32_t)(LIMIT_SWAP_STEP_BYTES / page_bytes) : 1;
     swap->write_ns = swap->read_ns = (double)page_bytes / FIRST_BYTES_PER_NS;
     swap->row_ns = FIRST_ROW_NS;
     status = open_store(options, slots, &swap->fd, &swap->store, error);

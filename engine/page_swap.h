@@ -10,10 +10,10 @@
  * again. Whether a choice's pages go here or not never changes what it is answered.
  *
  * Reading and writing is done by the engine thread within a step, at most step_pages pages of it
- * (8 MiB: a few ms from the system's page cache, 40 ms at 200 MB/s), plus what those who run need
- * at once. Not on a thread of its own: the pool's pages then would have to stay until they are
- * written, or be copied to buffers as long as a sequence, when what is missing is memory; and with
- * the bound neighbours are held up less than by a prompt's chunk.
+ * (LIMIT_SWAP_STEP_BYTES; one page if that is more), plus what those who run need at once. Not on a
+ * thread of its own: the pool's pages then would have to stay until they are written, or be copied
+ * to buffers as long as a sequence, when what is missing is memory; and with the bound neighbours
+ * are held up less than by a prompt's chunk.
  *
  * What a page costs is measured: moving averages of seconds per page written and read, at first
  * 200 MB/s each; and of a computed row, at first 1 ms.
@@ -41,7 +41,7 @@ struct page_swap_options {
     struct backend *backend;       /* its pages are carried; outlives the swap */
     const char *directory;         /* of the file */
     uint64_t bytes;                /* of all slots at most */
-    uint32_t step_pages;           /* 0: 8 MiB of them */
+    uint32_t step_pages;           /* 0: LIMIT_SWAP_STEP_BYTES of them */
     bool always;                   /* tests: no cost is too high */
     struct page_store_calls calls; /* tests: the system's if NULL */
     struct engine_metrics *metrics;

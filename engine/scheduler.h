@@ -73,7 +73,7 @@ struct schedule_sample {
 };
 
 struct schedule {
-    struct batch batch; /* row_count 0: nothing to run */
+    struct batch batch; /* row_count 0: nothing to run or commit, pages were moved */
     uint32_t decode_row_count;
     uint32_t prompt_row_count;
     const struct page_copy *copies; /* in this order, before the batch */
@@ -103,7 +103,9 @@ void scheduler_sweep(struct scheduler *scheduler, uint64_t now_ns);
 void scheduler_cancel_all(struct scheduler *scheduler, uint64_t now_ns);
 
 /* The next step, prompts getting at most prompt_row_limit (>= 1) rows. Valid until the next call of
-   any function here but commit. Has rows whenever anything is running or waiting. */
+   any function here but commit. Has rows whenever anything is running or waiting; except while
+   all that could run are on their way to the swap file or back: a step without rows moves a few of
+   their pages, and is neither run nor committed. */
 const struct schedule *scheduler_next(struct scheduler *scheduler, uint32_t prompt_row_limit,
                                       uint64_t now_ns);
 

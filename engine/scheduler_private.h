@@ -174,10 +174,11 @@ void scheduler_return(struct scheduler *scheduler, struct sequence *sequence);
 bool scheduler_is_leaving(const struct scheduler *scheduler);
 /* One page of whoever leaves is written; false: nobody leaves. */
 bool scheduler_leave_page(struct scheduler *scheduler);
-/* The pages of a step are written or read. At its beginning, before anything is planned. */
+/* Somebody leaves or returns. */
+bool scheduler_is_moving(const struct scheduler *scheduler);
+/* The pages of a step are written or read: at least one if there is any, page_swap_step_pages at
+   most. At its beginning, before anything is planned. */
 void scheduler_move_pages(struct scheduler *scheduler);
-/* All that are left; false: nobody left or returned. Nothing may be planned. */
-bool scheduler_move_all(struct scheduler *scheduler);
 
 void scheduler_drop_image(struct scheduler *scheduler, struct completion *completion,
                           uint32_t choice);

@@ -445,12 +445,8 @@ const struct schedule *scheduler_next(struct scheduler *s, uint32_t prompt_row_l
         preempt_for_test(s);
     reclaim_room(s);
     plan(s, prompt_row_limit, now_ns);
-    /* All are on their way to the swap file or back: nobody is held up by moving the rest. */
-    while (s->entry_count == 0 && scheduler_move_all(s)) {
-        CHECK(schedule->copy_count == 0);
-        s->blocked_step = 0;
-        plan(s, prompt_row_limit, now_ns);
-    }
+    /* Whoever could go on does, or there are pages that the next call moves. */
+    CHECK(s->entry_count > 0 || (schedule->copy_count == 0 && scheduler_is_moving(s)));
     fill_batch(s);
     scheduler_update_gauges(s);
     return schedule;

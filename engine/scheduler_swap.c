@@ -7,7 +7,9 @@
  * LEAVING: keeps its place while its pages are written, the last ones first, and each is free once
  * it is written. RETURNING: has its place and all its pages, and its image until all of it is read;
  * made to give way then, it has nothing to write. Pages move between steps' plans and the batch
- * before, so that none of them is computed with or about to be copied.
+ * before, so that none of them is computed with or about to be copied: a few of them (page_swap.h),
+ * even if nobody else has anything to compute. Such a step has no rows, and the engine looks at
+ * what was cancelled or has arrived before the next few.
  *
  * Full pages at the beginning that others hold, too, and that can be found are not written. If they
  * cannot be found when it is its turn again, or anything fails, the image is dropped and all is
@@ -178,6 +180,11 @@ static void return_page(struct scheduler *s, struct sequence *sequence)
 
 /* ---- the step ---- */
 
+bool scheduler_is_moving(const struct scheduler *s)
+{
+    return scheduler_is_leaving(s) || find_state(s, SEQUENCE_RETURNING);
+}
+
 static bool move_page(struct scheduler *s)
 {
     if (scheduler_leave_page(s))
@@ -194,14 +201,6 @@ void scheduler_move_pages(struct scheduler *s)
         return;
     for (uint32_t i = page_swap_step_pages(s->options.swap); i > 0 && move_page(s); i--)
         ;
-}
-
-bool scheduler_move_all(struct scheduler *s)
-{
-    bool moved = false;
-    while (move_page(s))
-        moved = true;
-    return moved;
 }
 
 /* ---- check ---- */

@@ -4,7 +4,8 @@
  * watcher's); any may ask.
  *
  * Progress is what does not happen twice (engine_metrics.progress): a row computed for the first
- * time, a choice ended. So neither a step that hangs nor steps of which nothing comes go unnoticed.
+ * time, a choice ended. So neither a step that hangs nor steps of which nothing comes go unnoticed;
+ * nor pages that are moved to the swap file and back instead, which may happen twice.
  */
 #ifndef QUIRE_SERVER_WATCHDOG_H
 #define QUIRE_SERVER_WATCHDOG_H

@@ -312,7 +312,24 @@ static void write_plan(struct rig *rig, const struct schedule *schedule)
         add_to_plan(rig, "%u>%u", schedule->copies[i].from, schedule->copies[i].to);
 }
 
-const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
+/* All are on their way to the swap file or back: that is all there is in such a step, and it ends.
+ */
+static void check_moves(struct rig *rig, const struct schedule *schedule, uint64_t moved_bytes)
+{
+    CHECK(schedule->batch.sequence_count == 0 && schedule->batch.logits_row_count == 0);
+    CHECK(schedule->copy_count == 0 && schedule->sample_count == 0);
+    CHECK(scheduler_is_moving(rig->scheduler));
+    CHECK(moved_bytes <= page_swap_step_pages(rig->swap) * rig->backend->page_bytes);
+    CHECK(++rig->moves_in_a_row <= 2 * rig->options.page_count + 2);
+    rig->moves++;
+}
+
+static uint64_t moved_bytes(const struct rig *rig)
+{
+    return metric_get(&rig->metrics.swap_out_bytes) + metric_get(&rig->metrics.swap_in_bytes);
+}
+
+const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
 {
     rig->now_ns += 1000000;
     scheduler_sweep(rig->scheduler, rig->now_ns);
@@ -320,11 +337,16 @@ const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
     scheduler_settle(rig->scheduler);
     if (!scheduler_has_work(rig->scheduler))
         return "";
+    uint64_t moved_before = moved_bytes(rig);
     const struct schedule *schedule = scheduler_next(rig->scheduler, prompt_row_limit, rig->now_ns);
-    CHECK(schedule->batch.row_count >= 1); /* progress */
     CHECK(schedule->batch.row_count == schedule->decode_row_count + schedule->prompt_row_count);
     CHECK(schedule->prompt_row_count <= prompt_row_limit);
     check(rig);
+    if (schedule->batch.row_count == 0) {
+        check_moves(rig, schedule, moved_bytes(rig) - moved_before);
+        return RIG_MOVES;
+    }
+    rig->moves_in_a_row = 0;
     write_plan(rig, schedule);
     for (uint32_t i = 0; i < schedule->copy_count; i++)
         rig->backend->ops->copy_page(rig->backend, schedule->copies[i].from,
@@ -337,6 +359,15 @@ const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
     check(rig);
     scheduler_settle(rig->scheduler);
     return rig->plan;
+}
+
+const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
+{
+    const char *plan;
+    do
+        plan = rig_turn(rig, prompt_row_limit);
+    while (strcmp(plan, RIG_MOVES) == 0);
+    return plan;
 }
 
 void rig_preempt(struct rig *rig, unsigned index)

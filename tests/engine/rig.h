@@ -89,6 +89,7 @@ struct rig {
     void *workspace;
     const struct completion *named[26]; /* 'A' is the first added, … */
     unsigned named_count;
+    unsigned moves, moves_in_a_row; /* turns without rows */
     char plan[2048];
 };
 
@@ -99,8 +100,12 @@ void rig_destroy(struct rig *rig);
 /* The scheduler becomes a holder; the next letter is its name. */
 void rig_add(struct rig *rig, struct completion *completion);
 
-/* One step, checked before and after. Returns the plan: per sequence NAME[.choice]:first+rows, then
-   "from>to" for each page copied; "" when there is nothing to do. */
+/* One turn of the engine's loop, checked before and after. Returns the plan: per sequence
+   NAME[.choice]:first+rows, then "from>to" for each page copied; RIG_MOVES when pages went to the
+   swap file or back and there was nothing else; "" when there is nothing to do. */
+#define RIG_MOVES "moves"
+const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit);
+/* Turns until one has rows, or there is nothing to do. */
 const char *rig_step(struct rig *rig, uint32_t prompt_row_limit);
 /* Somebody who runs gives its pages back, as if there were no room: number `index` in the order of
    rank. Between steps. Those who follow others cannot, nor those who are leaving. */

@@ -394,7 +394,7 @@ static bool live(struct simulation *sim, unsigned step)
     struct completion *completion = first ? first->completion : NULL;
     uint32_t choice = first ? first->choice : 0;
     uint32_t preemptions = first ? completion->choices[choice].preemptions : 0;
-    bool idle = rig_step(rig, 1 + dice(sim->options.max_batch_tokens + 3))[0] == '\0';
+    bool idle = rig_turn(rig, 1 + dice(sim->options.max_batch_tokens + 3))[0] == '\0';
     if (first) /* its reader still holds it */
         SURE(completion->choices[choice].preemptions == preemptions);
     publish(sim);
@@ -526,7 +526,7 @@ static void play_event(struct event_rig *e, unsigned event, unsigned number)
     struct scheduler *scheduler = e->rig->scheduler;
     switch (event) {
     case EVENT_STEP:
-        rig_step(e->rig, 1 + number % 7);
+        rig_turn(e->rig, 1 + number % 7);
         break;
     case EVENT_ARRIVE:
         play_arrival(e);
