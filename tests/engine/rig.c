@@ -377,6 +377,7 @@ void rig_preempt(struct rig *rig, unsigned index)
     if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
         return;
     sequence->completion->choices[sequence->choice].forced_preemptions++;
+    rig->moves_in_a_row = 0; /* what was read may have to be read again */
     scheduler_send_back(rig->scheduler, sequence);
     check(rig);
 }
@@ -388,6 +389,7 @@ void rig_give_way(struct rig *rig, unsigned index)
     if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
         return;
     sequence->completion->choices[sequence->choice].forced_preemptions++;
+    rig->moves_in_a_row = 0; /* what was read may have to be read again */
     scheduler_give_way(rig->scheduler, sequence);
     check(rig);
 }

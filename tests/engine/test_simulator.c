@@ -126,7 +126,7 @@ struct simulation {
 /* What happened, over all seeds of a loop: a simulator that never gets there shows nothing. */
 static struct {
     uint64_t refused, preempted, late, cancelled, found, swapped_out, swapped_in, swap_errors,
-        swap_fallbacks, ended_swapped;
+        swap_fallbacks, ended_swapped, moves;
 } seen;
 
 /* ---- a disk that fails: one call in so many; 0: none ---- */
@@ -446,6 +446,7 @@ static void simulate(uint64_t seed)
     seen.swapped_in += metric_get(&metrics->swap_ins);
     seen.swap_errors += metric_get(&metrics->swap_errors);
     seen.swap_fallbacks += metric_get(&metrics->swap_fallbacks);
+    seen.moves += sim.rig->moves;
     rig_destroy(sim.rig);
 }
 
@@ -459,7 +460,7 @@ START_TEST(random_lives_keep_all_promises)
     if (per_loop >= 20) {
         SURE(seen.refused && seen.preempted && seen.late && seen.cancelled && seen.found);
         SURE(seen.swapped_out && seen.swapped_in && seen.swap_errors && seen.swap_fallbacks &&
-             seen.ended_swapped);
+             seen.ended_swapped && seen.moves);
     }
 }
 END_TEST

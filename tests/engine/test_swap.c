@@ -3,6 +3,7 @@
  * is computed again, which way costs less, and what comes of full files, failing disks, hang-ups
  * and pages that were to be found. Answers are compared with the oracle throughout.
  */
+#include "base/limits.h"
 #include "base/log.h"
 #include "engine/scheduler_private.h"
 #include "tests/engine/rig.h"
@@ -216,6 +217,134 @@ START_TEST(windows_go_as_far_as_they_see)
     ck_assert_uint_eq(count(rig, rows_computed), 64 + 11);
     done(rig, ca, &a);
     end(rig);
+}
+END_TEST
+
+/* ---- nobody else has anything to compute ---- */
+
+/* A's 59 positions, eight pages, alone and on their way to the file, two in each turn. */
+static struct completion *leave_alone(struct rig *rig, struct rig_request *a)
+{
+    *a = request_of(0, 58, 10);
+    a->no_cache = true;
+    struct completion *completion = add(rig, a);
+    expect(rig, 64, "A:0+58");
+    expect(rig, 64, "A:58+1");
+    rig_give_way(rig, 0);
+    return completion;
+}
+
+START_TEST(alone_it_moves_two_pages_a_turn)
+{
+    struct rig *rig = rig_with(usual);
+    struct rig_request a;
+    struct completion *ca = leave_alone(rig, &a);
+    unsigned steps = count(rig, steps), moved = 0;
+    while (strcmp(rig_turn(rig, 64), RIG_MOVES) == 0) {
+        moved += 2;
+        ck_assert_uint_eq(writes, moved < 8 ? moved : 8);
+        ck_assert_uint_eq(reads, moved < 8 ? 0 : moved - 8);
+        ck_assert_uint_eq(count(rig, steps), steps);
+    }
+    /* The turn that writes the last two admits it again; the one that reads the last two has rows.
+     */
+    ck_assert_uint_eq(moved, 14);
+    ck_assert_uint_eq(reads, 8);
+    ck_assert_str_eq(rig->plan, "A:59+1");
+    ck_assert_uint_eq(count(rig, steps), steps + 1);
+    ck_assert_uint_eq(rig->moves, 7);
+    rig_run(rig, 20);
+    ck_assert_uint_eq(count(rig, rows_computed), 58 + 9);
+    done(rig, ca, &a);
+    end(rig);
+}
+END_TEST
+
+START_TEST(who_arrives_does_not_wait_for_the_moves_of_others)
+{
+    /* After _i turns of seven, on the way there or back. */
+    struct rig *rig = rig_with(usual);
+    struct rig_request a, b = request_of(1, 12, 30);
+    struct completion *ca = leave_alone(rig, &a);
+    for (int turn = 0; turn < _i; turn++)
+        ck_assert_str_eq(rig_turn(rig, 64), RIG_MOVES);
+    struct completion *cb = add(rig, &b);
+    ck_assert_str_eq(rig_turn(rig, 64), "B:0+12");
+    ck_assert_uint_eq(writes + reads, 2 * ((unsigned)_i + 1));
+    ck_assert_uint_eq(rig->moves, _i); /* from now on there is something to compute */
+    rig_run(rig, 60);
+    ck_assert_uint_eq(rig->moves, _i);
+    ck_assert_uint_eq(writes + reads, 16);
+    done(rig, ca, &a);
+    done(rig, cb, &b);
+    end(rig);
+}
+END_TEST
+
+START_TEST(who_is_cancelled_on_its_way_is_gone_at_once)
+{
+    /* After each number of turns; by its reader, by its deadline, with all others at the end. */
+    struct rig *rig = rig_with(usual);
+    struct rig_request a;
+    struct completion *ca = leave_alone(rig, &a);
+    int turns = _i / 3;
+    for (int turn = 0; turn < turns; turn++)
+        ck_assert_str_eq(rig_turn(rig, 64), RIG_MOVES);
+    ck_assert_uint_lt(pager_free_count(rig->pager), pager_total_count(rig->pager));
+    if (_i % 3 == 2)
+        scheduler_cancel_all(rig->scheduler, rig->now_ns);
+    else if (_i % 3 == 1)
+        ca->deadline_ns = rig->now_ns;
+    else
+        completion_cancel(ca);
+    ck_assert_str_eq(rig_turn(rig, 64), ""); /* nothing was moved for it, nothing is left */
+    ck_assert_uint_eq(writes + reads, 2 * (unsigned)turns);
+    ck_assert(completion_done(ca));
+    ck_assert_int_eq(completion_reason(ca, 0), _i % 3 == 1 ? FINISH_TIMEOUT : FINISH_CANCELLED);
+    ck_assert_uint_eq(pager_free_count(rig->pager), pager_total_count(rig->pager));
+    completion_release(ca);
+    end(rig);
+}
+END_TEST
+
+START_TEST(a_cancel_makes_room_at_once)
+{
+    /* B, which needs more than is free, waits while A is written; A's reader leaves. */
+    struct rig_options options = usual;
+    options.page_count = 9;
+    options.swap_step_pages = 1;
+    struct rig *rig = rig_with(options);
+    struct rig_request a, b = request_of(1, 60, 4);
+    struct completion *ca = leave_alone(rig, &a);
+    b.priority = -1;
+    struct completion *cb = add(rig, &b);
+    for (unsigned turn = 1; turn <= 3; turn++) {
+        ck_assert_str_eq(rig_turn(rig, 64), RIG_MOVES);
+        ck_assert_uint_eq(writes, turn);
+    }
+    completion_cancel(ca);
+    ck_assert_str_eq(rig_turn(rig, 64), "B:0+60");
+    ck_assert_uint_eq(writes, 3);
+    completion_release(ca);
+    rig_run(rig, 20);
+    done(rig, cb, &b);
+    end(rig);
+}
+END_TEST
+
+START_TEST(a_step_moves_8_mib)
+{
+    struct rig *rig = rig_with(usual);
+    uint64_t page_bytes = rig->backend->page_bytes;
+    struct page_swap_options options = {
+        .backend = rig->backend, .directory = "/tmp", .metrics = &rig->metrics};
+    options.bytes = 100 * page_bytes;
+    struct page_swap *swap;
+    struct error error;
+    ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_OK);
+    ck_assert_uint_eq(page_swap_step_pages(swap), LIMIT_SWAP_STEP_BYTES / page_bytes);
+    page_swap_destroy(swap);
+    rig_destroy(rig);
 }
 END_TEST
 
@@ -519,6 +648,11 @@ int main(void)
     tcase_add_test(tcase, lack_of_pages_swaps);
     tcase_add_loop_test(tcase, a_half_computed_prompt_goes_on_where_it_was, 0, 2);
     tcase_add_loop_test(tcase, windows_go_as_far_as_they_see, 0, 2);
+    tcase_add_test(tcase, alone_it_moves_two_pages_a_turn);
+    tcase_add_loop_test(tcase, who_arrives_does_not_wait_for_the_moves_of_others, 0, 7);
+    tcase_add_loop_test(tcase, who_is_cancelled_on_its_way_is_gone_at_once, 0, 3 * 8);
+    tcase_add_test(tcase, a_cancel_makes_room_at_once);
+    tcase_add_test(tcase, a_step_moves_8_mib);
     tcase_add_test(tcase, shared_beginnings_are_not_written);
     tcase_add_test(tcase, a_shared_beginning_that_is_gone_is_computed_again);
     tcase_add_test(tcase, the_cheaper_way_is_taken);
