@@ -193,6 +193,8 @@ static void write_sentence(const struct plan_answer *answer, struct buffer *out)
 /* What the swap file adds: room for who gives way, never for who runs. */
 static void fill_swap(struct plan_answer *answer)
 {
+    if (!answer->plan.engine.backend) /* nothing was planned */
+        return;
     (void)engine_swap_room(&answer->plan.engine, &answer->swap_pages, &answer->swap_memory_bytes,
                            NULL);
     answer->swap_users = answer->swap_pages / plan_pages(&answer->plan, 1, answer->tokens);

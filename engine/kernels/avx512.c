@@ -3,8 +3,8 @@
  *
  * The integer dot products are here; all else is in the vector_*.h bodies. Lanes are outputs: one
  * VPDPWSSD multiplies two columns of 16 output rows with two activations of one row, in 16 bits,
- * and adds to the int32 sum that scalar.c has. Built with its own flags; only kernels_select may
- * hand it out.
+ * and adds to the int32 sum that scalar.c has; one row alone has its own way to that sum
+ * (vector_row.h). Built with its own flags; only kernels_select may hand it out.
  */
 #include "engine/kernels/vector_avx512.h"
 

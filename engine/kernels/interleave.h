@@ -27,7 +27,8 @@
 #define CHUNK_VALUES 256u
 #define FIELDS_MAX 6u
 
-/* Bytes of one 16-row chunk's field start at 16·(bytes of the fields before it)·blocks. */
+/* Bytes of one 16-row chunk's field start at 16·(bytes of the fields before it)·blocks, but for
+   units of 4 bytes, whose lines interleave_line places. */
 struct field {
     uint16_t at;    /* offset in the file's block */
     uint8_t units;  /* per block */
