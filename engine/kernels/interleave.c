@@ -14,7 +14,20 @@
 
 #define GROUP KERNEL_ROW_GROUP
 
-/* Fields whose sections are whole lines come first, so that they stay aligned in short chunks. */
+#define FIELDS_MAX 6u
+
+/* Bytes of one 16-row chunk's field start at 16·(bytes of the fields before it)·blocks, but for
+   units of 4 bytes, whose lines interleave_line places. */
+struct field {
+    uint16_t at;    /* offset in the file's block */
+    uint8_t units;  /* per block */
+    uint8_t width;  /* bytes of a unit: 4, 2 or 1 */
+    uint8_t planes; /* 1: a unit is the 32 fifth bits of a block, turned so that bit j of byte i is
+                       that of value 4j + i */
+};
+
+/* Ended by units = 0. Fields whose sections are whole lines come first, so that they stay aligned
+   in short chunks. */
 static const struct field FIELDS[FORMAT_LIMIT][FIELDS_MAX] = {
     [FORMAT_Q4_0] = {{2, 4, 4, 0}, {0, 1, 2, 0}},
     [FORMAT_Q4_1] = {{4, 4, 4, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
@@ -29,11 +42,6 @@ static const struct field FIELDS[FORMAT_LIMIT][FIELDS_MAX] = {
     [FORMAT_Q6_K] = {{0, 32, 4, 0}, {128, 16, 4, 0}, {192, 16, 1, 0}, {208, 1, 2, 0}},
     [FORMAT_IQ4_XS] = {{8, 32, 4, 0}, {4, 4, 1, 0}, {0, 1, 2, 0}, {2, 1, 2, 0}},
 };
-
-const struct field *interleave_fields(enum tensor_format format)
-{
-    return block_shape(format) ? FIELDS[format] : NULL;
-}
 
 static uint64_t round_to_line(uint64_t bytes)
 {
@@ -175,12 +183,11 @@ static void pack_group(const struct packed_matrix *matrix, const uint8_t *from, 
                        uint8_t *group)
 {
     const struct format_info *info = format_info(matrix->format);
-    const struct field *fields = interleave_fields(matrix->format);
     uint64_t row_bytes = format_row_bytes(matrix->format, matrix->k);
     if (rows < GROUP) {
         memset(group, 0, interleave_group_bytes(matrix->format, matrix->k));
     }
-    if (!fields) {
+    if (!block_shape(matrix->format)) {
         pack_floats(matrix, from, rows, group);
         return;
     }

@@ -25,20 +25,6 @@
 #include <stdint.h>
 
 #define CHUNK_VALUES 256u
-#define FIELDS_MAX 6u
-
-/* Bytes of one 16-row chunk's field start at 16·(bytes of the fields before it)·blocks, but for
-   units of 4 bytes, whose lines interleave_line places. */
-struct field {
-    uint16_t at;    /* offset in the file's block */
-    uint8_t units;  /* per block */
-    uint8_t width;  /* bytes of a unit: 4, 2 or 1 */
-    uint8_t planes; /* 1: a unit is the 32 fifth bits of a block, turned so that bit j of byte i is
-                       that of value 4j + i */
-};
-
-/* Fields of a format, ended by units = 0; NULL for float formats. */
-const struct field *interleave_fields(enum tensor_format format);
 
 /* Where line `line` of a chunk stands that has `blocks` blocks in the file: lines are counted over
    the fields of 4-byte units, one after the other. */

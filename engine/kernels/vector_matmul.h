@@ -151,10 +151,20 @@ static void float_group(const struct packed_matrix *matrix, const uint8_t *group
     }
 }
 
-/* acc [rows][16] to y, `width` of the 16 outputs. */
-static void write_outputs(const float *acc, uint32_t rows, uint32_t width, bool accumulate,
-                          float *y, size_t y_stride)
+/* Where the groups from `first` end: behind `count` of them or with the matrix. */
+static uint32_t last_group(const struct packed_matrix *matrix, uint32_t first, uint32_t count)
 {
+    uint32_t all = (matrix->n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
+    return first + count < all ? first + count : all;
+}
+
+/* acc [rows][16] to the outputs of group g in y, whose rows are `y_stride` floats apart. */
+static void write_group(const struct packed_matrix *matrix, uint32_t g, const float *acc,
+                        uint32_t rows, bool accumulate, float *y, size_t y_stride)
+{
+    uint32_t output = g * KERNEL_ROW_GROUP;
+    uint32_t width = matrix->n - output < KERNEL_ROW_GROUP ? matrix->n - output : KERNEL_ROW_GROUP;
+    y += output;
     for (uint32_t r = 0; r < rows; r++, y += y_stride, acc += KERNEL_ROW_GROUP) {
         if (width < KERNEL_ROW_GROUP) {
             for (uint32_t i = 0; i < width; i++) {
@@ -176,24 +186,20 @@ static void vector_matmul(const struct packed_matrix *matrix, const struct activ
     CHECK(activations->k == matrix->k && first_row + rows <= activations->row_count);
     float acc[ROWS_MAX * KERNEL_ROW_GROUP] __attribute__((aligned(64)));
     bool integer = block_shape(matrix->format) != NULL;
-    uint32_t group_count = (matrix->n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
-    uint32_t last = first_group + groups < group_count ? first_group + groups : group_count;
+    uint32_t last = last_group(matrix, first_group, groups);
     uint64_t group_bytes = interleave_group_bytes(matrix->format, matrix->k);
     uint32_t per_chunk = rows_per_chunk(matrix->k);
     for (uint32_t r = 0; r < rows; r += per_chunk) {
         uint32_t count = rows - r < per_chunk ? rows - r : per_chunk;
         for (uint32_t g = first_group; g < last; g++) {
             const uint8_t *group = (const uint8_t *)matrix->data + g * group_bytes;
-            uint32_t output = g * KERNEL_ROW_GROUP;
-            uint32_t width =
-                matrix->n - output < KERNEL_ROW_GROUP ? matrix->n - output : KERNEL_ROW_GROUP;
             if (integer) {
                 integer_group(matrix, group, activations, first_row + r, count, acc);
             } else {
                 float_group(matrix, group, activations, first_row + r, count, acc);
             }
-            write_outputs(acc, count, width, accumulate, y + (first_row + r) * y_stride + output,
-                          y_stride);
+            write_group(matrix, g, acc, count, accumulate, y + (first_row + r) * y_stride,
+                        y_stride);
         }
     }
 }

@@ -105,6 +105,18 @@ INLINE vi row_quad(const enum tensor_format format, const uint8_t *chunk, const 
     }
 }
 
+/* Σ w·q from the sums with either byte, `part` of 0 … parts - 1 of a block's values. */
+INLINE vi row_sum(const enum tensor_format format, vi high, vi low, const int32_t *sums,
+                  const int parts, const int part)
+{
+    vi dot = vi_add(vi_sll32(high, 7), low);
+    if (row_bias(format) == 0) {
+        return dot;
+    }
+    int32_t sum = parts == 1 ? sums[0] + sums[1] : sums[part];
+    return vi_sub(dot, vi_set1(sum * row_bias(format)));
+}
+
 /* Σ w·q of `count` quads from quad `first` of block b; `at` is the block's place in the row. */
 INLINE vi row_dot(const enum tensor_format format, const uint8_t *chunk, const int b,
                   const int first, const int count, const struct row *row, uint32_t at)
@@ -120,12 +132,7 @@ INLINE vi row_dot(const enum tensor_format format, const uint8_t *chunk, const i
         high = vi_dot_bytes(high, w, row->high[at] + 4 * j);
         low = vi_dot_bytes(low, w, row->low[at] + 4 * j);
     }
-    vi dot = vi_add(vi_sll32(high, 7), low);
-    if (row_bias(format) != 0) {
-        int32_t sum = count == 8 ? row->sums[at][0] + row->sums[at][1] : row->sums[at][first / 4];
-        dot = vi_sub(dot, vi_set1(sum * row_bias(format)));
-    }
-    return dot;
+    return row_sum(format, high, low, row->sums[at], 8 / count, first / 4);
 }
 
 /* The dot products of Q6_K's whole chunk: four blocks together, as they share lines. */
@@ -156,9 +163,8 @@ INLINE void row_dots_q6_k(const uint8_t *chunk, const struct row *row, uint32_t 
         }
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            int32_t bias = row->sums[at + b + (uint32_t)i][quarter % 2] * row_bias(FORMAT_Q6_K);
-            vi dot = vi_add(vi_sll32(high[i], 7), low[i]);
-            dots[quarter / 2 * 8 + 2 * i + quarter % 2] = vi_sub(dot, vi_set1(bias));
+            dots[quarter / 2 * 8 + 2 * i + quarter % 2] = row_sum(
+                FORMAT_Q6_K, high[i], low[i], row->sums[at + b + (uint32_t)i], 2, quarter % 2);
         }
     }
 }
@@ -281,14 +287,10 @@ static void row_matmul(const struct packed_matrix *matrix, const struct activati
     uint64_t group_bytes = interleave_group_bytes(matrix->format, matrix->k);
     const uint8_t *group = (const uint8_t *)matrix->data + first_group * group_bytes;
     row_split(a, blocks, row_bias(matrix->format) != 0, &row);
-    uint32_t group_count = (matrix->n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
-    uint32_t last = first_group + groups < group_count ? first_group + groups : group_count;
+    uint32_t last = last_group(matrix, first_group, groups);
     for (uint32_t g = first_group; g < last; g++, group += group_bytes) {
-        uint32_t output = g * KERNEL_ROW_GROUP;
-        uint32_t width =
-            matrix->n - output < KERNEL_ROW_GROUP ? matrix->n - output : KERNEL_ROW_GROUP;
         ROW_PRODUCTS_OF[matrix->format](group, blocks, &row, acc);
-        write_outputs(acc, 1, width, accumulate, y + r * y_stride + output, y_stride);
+        write_group(matrix, g, acc, 1, accumulate, y + r * y_stride, y_stride);
     }
 }
 
