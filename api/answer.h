@@ -2,7 +2,7 @@
  * An answer: one client request from body bytes to answer bytes. server/ moves the bytes and knows
  * no JSON; api/ knows no sockets.
  *
- *   answer_open   (text thread)  parse, validate, template, tokenize, submit to the engine
+ *   answer_open   (preprocessing thread)  parse, validate, template, tokenize, submit to the engine
  *   answer_pump   (any one thread at a time) detokenize what the engine produced, frame it
  *   answer_cancel (any thread)   the client left
  *   answer_close  frees; cancels what is not done

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#define STACK_BYTES ((size_t)64 << 20) /* as the text thread has: see textshim.h */
+#define STACK_BYTES ((size_t)64 << 20) /* as the preprocessing thread has: see textshim.h */
 #define TEXT "quire-text"              /* a user's */
 #define KEY "quire_key"                /* an argument's */
 #define VALUE "quire-value"

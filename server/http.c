@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/costs.h"
 #include "base/limits.h"
 #include "base/log.h"
 
@@ -28,20 +29,10 @@
 
 #define HTTP_THREADS 2 /* more only shortens each one's list of suspended connections */
 #define HTTP_STACK_BYTES (512 * KIB)
-#define OVERFLOW_CONNECTIONS 32u
-/* A connection's structs of the library, our request, and a response's headers: about 5 KiB
-   measured; and its share of the out buffers. */
-#define CONNECTION_BYTES (LIMIT_HEADER_POOL_BYTES + 6u * KIB)
-/* What slow clients' unsent text may hold beyond their shares. */
-#define LAGGARD_BYTES(connections) (1 * MIB + (connections)*4 * KIB)
 /* A body that was announced larger than this is not even read to be thrown away. */
 #define DISCARD_BYTES (4ull * LIMIT_BODY_BYTES)
 
-uint64_t http_memory_bytes(unsigned connections)
-{
-    uint64_t all = connections + OVERFLOW_CONNECTIONS;
-    return all * CONNECTION_BYTES + LAGGARD_BYTES(all);
-}
+_Static_assert(sizeof(struct request) < COST_HTTP_REQUEST_BYTES, "see base/costs.h");
 
 /* A client's X-Request-Id is echoed if it is a plain word; anything else is ignored. */
 static void take_client_id(struct request *r)
@@ -222,7 +213,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
         return;
     if (r->attached)
         watcher_detach(server->watcher, r->watch_id);
-    /* The text thread may have resumed the connection and not yet let the lock go. */
+    /* The preprocessing thread may have resumed the connection and not yet let the lock go. */
     pthread_mutex_lock(&r->lock);
     struct answer *answer = r->answer;
     pthread_mutex_unlock(&r->lock);
@@ -379,7 +370,7 @@ static int open_socket(struct http_server *server, struct error *error)
 
 static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
 {
-    unsigned connections = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
+    unsigned connections = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     return MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
@@ -404,7 +395,7 @@ static enum status start_server(struct http_server *server, struct error *error)
         .every = watch_progress,
     };
     unsigned limit = server->config.options->max_connections;
-    unsigned capacity = limit + OVERFLOW_CONNECTIONS;
+    unsigned capacity = limit + COST_HTTP_OVERFLOW_CONNECTIONS;
     enum status status = watcher_create(limit, capacity, &callbacks, &server->watcher, error);
     if (status == STATUS_OK) {
         MHD_set_panic_func(on_panic, NULL);
@@ -450,8 +441,8 @@ uint16_t http_port(const struct http_server *server)
 
 void http_set_runtime(struct http_server *server, struct runtime *runtime)
 {
-    unsigned all = server->config.options->max_connections + OVERFLOW_CONNECTIONS;
-    CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * CONNECTION_BYTES));
+    unsigned all = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
+    CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * COST_HTTP_CONNECTION_BYTES));
     atomic_store(&server->runtime, runtime);
 }
 
@@ -496,8 +487,9 @@ void http_stop(struct http_server *server)
     http_abort(server);
     if (!wait_for_none(server, 1.0)) {
         watcher_drop_all(server->watcher);
-        /* Only a template or a prompt that the text thread is still at can hold a request now, and
-           both are bounded. The library must not be stopped under a suspended connection. */
+        /* Only a template or a prompt that the preprocessing thread is still at can hold a request
+           now, and both are bounded. The library must not be stopped under a suspended connection.
+         */
         if (!wait_for_none(server, 60.0)) {
             log_error("stopped", "%u requests could not be ended", http_in_flight(server));
             _exit(1);

@@ -11,20 +11,17 @@
 #define QUIRE_SERVER_HTTP_H
 
 #include "server/auth.h"
-#include "server/options.h"
+#include "server/preprocessing_thread.h"
 #include "server/runtime.h"
-#include "server/text_thread.h"
+#include "sizing/options.h"
 
 struct http_server;
 
 struct http_config {
-    const struct options *options; /* max_connections resolved; outlives the server */
-    const struct auth *auth;       /* NULL: no keys; outlives the server */
-    struct text_thread *text;      /* outlives the server */
+    const struct options *options;     /* max_connections resolved; outlives the server */
+    const struct auth *auth;           /* NULL: no keys; outlives the server */
+    struct preprocessing_thread *text; /* outlives the server */
 };
-
-/* Bytes that `connections` connections may hold: for the budget. */
-uint64_t http_memory_bytes(unsigned connections);
 
 /* STATUS_INVALID or STATUS_IO naming the address when it cannot listen there. */
 enum status http_start(const struct http_config *config, struct http_server **out,

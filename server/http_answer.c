@@ -1,5 +1,6 @@
 /*
- * Answers that take time: from the body to the text thread, the engine and back to the socket.
+ * Answers that take time: from the body to the preprocessing thread, the engine and back to the
+ * socket.
  *
  * The library pulls: what the engine made stays in the completion's ring until the socket takes
  * more, so a slow client costs no memory beyond the ring and one pump's worth of text, and slows no
@@ -100,7 +101,7 @@ void http_free_body(struct request *r)
     r->body_capacity = r->body_length = 0;
 }
 
-/* On the text thread; the connection is suspended, or about to be, until text_done. */
+/* On the preprocessing thread; the connection is suspended, or about to be, until text_done. */
 static void open_answer(void *arg)
 {
     struct request *r = arg;
@@ -380,7 +381,7 @@ static enum MHD_Result wait_for_answer(struct request *r)
     }
 }
 
-static enum MHD_Result hand_to_text_thread(struct request *r)
+static enum MHD_Result hand_to_preprocessing_thread(struct request *r)
 {
     struct http_server *server = r->server;
     r->attached = true;
@@ -389,8 +390,8 @@ static enum MHD_Result hand_to_text_thread(struct request *r)
         return MHD_NO; /* already gone */
     }
     r->state = REQUEST_OPENING;
-    r->job = (struct text_job){.run = open_answer, .arg = r, .lane = r->caller.tenant};
-    if (!text_thread_push(server->config.text, &r->job)) {
+    r->job = (struct preprocessing_job){.run = open_answer, .arg = r, .lane = r->caller.tenant};
+    if (!preprocessing_thread_push(server->config.text, &r->job)) {
         http_refuse(r, 429, STATUS_BUSY, "queue_full", "too many requests are waiting");
         r->error.retry_after_s = 1;
         return http_reply_error(r, 429, &r->error);
@@ -408,7 +409,7 @@ static enum MHD_Result hand_to_text_thread(struct request *r)
 enum MHD_Result http_answer(struct request *r)
 {
     if (r->state == REQUEST_NEW)
-        return hand_to_text_thread(r);
+        return hand_to_preprocessing_thread(r);
     if (r->state == REQUEST_OPENING) {
         pthread_mutex_lock(&r->lock);
         CHECK(r->text_done); /* nobody resumes it before */

@@ -3,13 +3,13 @@
  *
  * A request's life: on_uri makes it, the handler's first call checks head and route (http_head.c,
  * http_routes.c), the next ones collect or discard the body, the last ones answer: at once
- * (http_routes.c) or through the text thread and the engine (http_answer.c), during which the
- * connection is suspended.
+ * (http_routes.c) or through the preprocessing thread and the engine (http_answer.c), during which
+ * the connection is suspended.
  *
- * Who wakes whom: the engine (under a completion's lock), the text thread and the watcher (under
- * its lock) set `signalled` under the request's lock and resume the connection if it is suspended.
- * Lock order: completion or watcher, then request, then the library's own. The request's lock is
- * never held while the answer is pumped or cancelled.
+ * Who wakes whom: the engine (under a completion's lock), the preprocessing thread and the watcher
+ * (under its lock) set `signalled` under the request's lock and resume the connection if it is
+ * suspended. Lock order: completion or watcher, then request, then the library's own. The request's
+ * lock is never held while the answer is pumped or cancelled.
  */
 #ifndef QUIRE_SERVER_HTTP_INTERNAL_H
 #define QUIRE_SERVER_HTTP_INTERNAL_H
@@ -49,7 +49,7 @@ struct http_server {
 
 enum request_state {
     REQUEST_NEW,       /* head and body are on their way */
-    REQUEST_OPENING,   /* handed to the text thread */
+    REQUEST_OPENING,   /* handed to the preprocessing thread */
     REQUEST_WAITING,   /* open; nothing was sent yet */
     REQUEST_REPLIED,   /* a whole answer is queued */
     REQUEST_STREAMING, /* headers are queued, the reader sends the rest */
@@ -70,7 +70,7 @@ struct request {
     const struct route *route;
     const char *method, *url; /* the library's, as long as the request */
     struct answer_caller caller;
-    /* the library's thread only (the text thread while REQUEST_OPENING) */
+    /* the library's thread only (the preprocessing thread while REQUEST_OPENING) */
     enum request_state state;
     bool begun, closing, discard;
     unsigned refusal_status; /* 0: not refused; else `error` says why */
@@ -85,7 +85,7 @@ struct request {
     bool broken; /* a whole answer failed after its headers: the connection must break off */
     unsigned status_sent;
     uint64_t first_data_ns;
-    struct text_job job;
+    struct preprocessing_job job;
     /* under lock */
     pthread_mutex_t lock;
     bool suspended, signalled, text_done, cancelled, aborted, keepalive_due;

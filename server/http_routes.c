@@ -340,7 +340,7 @@ static enum MHD_Result get_metrics(struct request *r)
         .connections = watcher_connections(server->watcher),
         .dropped_connections = watcher_dropped(server->watcher),
         .requests_in_flight = atomic_load(&server->in_flight),
-        .text_waiting = text_thread_waiting(server->config.text),
+        .text_waiting = preprocessing_thread_waiting(server->config.text),
         .draining = atomic_load(&server->draining),
         .stalled = watchdog_is_stalled(&server->watchdog),
         .stalls = atomic_load(&server->watchdog.stalls),

@@ -308,8 +308,8 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
           (double)view->dropped_connections);
     plain(writer, "quire_http_requests_in_flight", "gauge", "Requests not yet answered to the end.",
           view->requests_in_flight);
-    plain(writer, "quire_text_queue_length", "gauge", "Requests waiting for the text thread.",
-          view->text_waiting);
+    plain(writer, "quire_text_queue_length", "gauge",
+          "Requests waiting for the preprocessing thread.", view->text_waiting);
     plain(writer, "quire_ready", "gauge", "1 when /ready says 200.",
           view->runtime && !view->draining && !view->stalled);
     plain(writer, "quire_watchdog_stalled", "gauge",

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "server/plan.h"
+#include "sizing/plan.h"
 
 #include <ctype.h>
 #include <errno.h>

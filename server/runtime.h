@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
-#include "server/options.h"
+#include "sizing/options.h"
 
 struct runtime {
     struct budget budget;
@@ -49,7 +49,7 @@ unsigned runtime_cores(void);
 void runtime_resolve(struct options *options);
 
 /* On failure everything is undone and *error says what and what would fit. Options are resolved.
-   Needs a big stack (the chat template): the main or the text thread. */
+   Needs a big stack (the chat template): the main or the preprocessing thread. */
 enum status runtime_create(const struct options *options, runtime_backend_factory factory,
                            struct runtime *out, struct error *error);
 void runtime_destroy(struct runtime *runtime);

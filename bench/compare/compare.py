@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure Quire's server and its peers on the same work, turn about, in one run.
 
-  compare.py --model M.gguf --quire build/server/quire [--ours-kernels avx2,avx512]
+  compare.py --model M.gguf --quire build/quire [--ours-kernels avx2,avx512]
              [--peers llama.cpp,llama.cpp-native,openvino] [--scenarios solo,users8,users32,prefix8]
              [--rounds 3] [--json out.json]
 
@@ -293,7 +293,7 @@ def print_scenario(runs, scenario):
 def parse():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True)
-    p.add_argument("--quire", default="build/server/quire", help="our binary (build/server/quire)")
+    p.add_argument("--quire", default="build/quire", help="our binary (build/quire)")
     p.add_argument("--ours-kernels", default="auto", help="comma list of auto, avx2, avx512, scalar (auto)")
     p.add_argument("--ours-options", default="", help="more options of `quire serve`, as one string")
     p.add_argument("--memory", default="2GiB", help="our --memory (2GiB)")

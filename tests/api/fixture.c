@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/costs.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -144,12 +145,12 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
     must(tokenizer_create(fixture->gguf, &fixture->tokenizer, &error), &error);
     if (options->chat_template)
         must(chat_template_create(options->chat_template, strlen(options->chat_template),
-                                  "<|endoftext|>", "<|im_end|>", CHAT_TEMPLATE_MEMORY_MOST,
+                                  "<|endoftext|>", "<|im_end|>", COST_TEMPLATE_BYTES_MAX,
                                   &fixture->chat_template, &error),
              &error);
     if (options->tool_template)
         must(chat_template_create(options->tool_template, strlen(options->tool_template),
-                                  "<|endoftext|>", "<|im_end|>", CHAT_TEMPLATE_MEMORY_MOST,
+                                  "<|endoftext|>", "<|im_end|>", COST_TEMPLATE_BYTES_MAX,
                                   &fixture->tool_template, &error),
              &error);
 }

@@ -6,6 +6,7 @@
  * the error's sentence.
  */
 #include "api/chat_template.h"
+#include "base/costs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ int main(int argc, char **argv)
         return 64;
     }
     if (chat_template_create(source.data, source.length, argc > 2 ? argv[2] : "<s>",
-                             argc > 3 ? argv[3] : "</s>", CHAT_TEMPLATE_MEMORY_MOST, &chat_template,
+                             argc > 3 ? argv[3] : "</s>", COST_TEMPLATE_BYTES_MAX, &chat_template,
                              &error) != STATUS_OK) {
         print(1, error.message, strlen(error.message));
     } else {

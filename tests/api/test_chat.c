@@ -4,6 +4,7 @@
  */
 #include "api/control_guard.h"
 #include "api/request.h"
+#include "base/costs.h"
 #include "tests/api/fixture.h"
 
 #include <check.h>
@@ -579,9 +580,8 @@ START_TEST(bad_templates)
     struct chat_template *chat_template;
     struct error error = {0};
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        enum status status =
-            chat_template_create(sources[i], strlen(sources[i]), "", "", CHAT_TEMPLATE_MEMORY_MOST,
-                                 &chat_template, &error);
+        enum status status = chat_template_create(sources[i], strlen(sources[i]), "", "",
+                                                  COST_TEMPLATE_BYTES_MAX, &chat_template, &error);
         if (status == STATUS_OK && i == 3) { /* unknown filters are found when they run */
             struct buffer out;
             buffer_init(&out, 0);
@@ -601,8 +601,8 @@ START_TEST(bad_templates)
         while (source.length < 60000)
             buffer_append_text(&source, chains[i]);
         buffer_append_text(&source, "1 }}");
-        enum status status = chat_template_create(
-            source.data, source.length, "", "", CHAT_TEMPLATE_MEMORY_MOST, &chat_template, &error);
+        enum status status = chat_template_create(source.data, source.length, "", "",
+                                                  COST_TEMPLATE_BYTES_MAX, &chat_template, &error);
         ck_assert_msg(status == STATUS_INVALID, "%s", chains[i]);
         buffer_deinit(&source);
     }
@@ -610,12 +610,12 @@ START_TEST(bad_templates)
     buffer_init(&large, 0);
     while (large.length <= LIMIT_TEMPLATE_BYTES)
         buffer_append_text(&large, "0123456789");
-    ck_assert_int_eq(chat_template_create(large.data, large.length, "", "",
-                                          CHAT_TEMPLATE_MEMORY_MOST, &chat_template, &error),
+    ck_assert_int_eq(chat_template_create(large.data, large.length, "", "", COST_TEMPLATE_BYTES_MAX,
+                                          &chat_template, &error),
                      STATUS_INVALID);
     buffer_deinit(&large);
     ck_assert_int_eq(
-        chat_template_create("\xff", 1, "", "", CHAT_TEMPLATE_MEMORY_MOST, &chat_template, &error),
+        chat_template_create("\xff", 1, "", "", COST_TEMPLATE_BYTES_MAX, &chat_template, &error),
         STATUS_INVALID);
 }
 END_TEST

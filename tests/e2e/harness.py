@@ -1,6 +1,6 @@
 """Starts the real server, asks it, and looks at what it says about itself.
 
-A Server is one `quire serve` (or the scripted one of tests/server) on a free loopback port, with its log
+A Server is one `quire serve` (or the scripted one of tests/cli) on a free loopback port, with its log
 in a file. Whoever needs one with the same options gets the same one (`shared`); a test that ends or
 strains its server starts its own (`started`). Only what was started here is ended here.
 
@@ -33,9 +33,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = pathlib.Path(os.environ.get("QUIRE_BINARY", ROOT / "build/server/quire")).resolve()
+BINARY = pathlib.Path(os.environ.get("QUIRE_BINARY", ROOT / "build/quire")).resolve()
 BUILD = pathlib.Path(os.environ.get("QUIRE_BUILD", BINARY.parents[1])).resolve()
-SCRIPTED = BUILD / "tests/server/quire-scripted"
+SCRIPTED = BUILD / "tests/cli/quire-scripted"
 MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
 FULL = os.environ.get("QUIRE_TEST_FULL", "") not in ("", "0")
 

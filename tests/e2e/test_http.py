@@ -415,7 +415,7 @@ def test_host_names(keyed):
 
 
 def script(*lines):
-    """A server whose answers these lines write (tests/server/scripted_main.c)."""
+    """A server whose answers these lines write (tests/cli/scripted_main.c)."""
     file = tempfile.NamedTemporaryFile("w", prefix="quire-script-", suffix=".txt", delete=False)
     with file:
         file.write("\n".join("\t".join(line) for line in lines) + "\n")

@@ -1,4 +1,4 @@
-"""Every token decided by the test: the real server on the scripted backend (tests/server/scripted_main.c).
+"""Every token decided by the test: the real server on the scripted backend (tests/cli/scripted_main.c).
 
 The script says what is answered to which prompt, piece by piece, so that what stands in CASES 2, 3 and
 7 can be tried to the letter: characters and stop strings over token edges, faults in mid-stream. A

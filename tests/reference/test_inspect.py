@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import make_models  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("QUIRE_BUILD", "build"))
-BINARY = os.environ.get("QUIRE_BINARY", str(BUILD / "server/quire"))
+BINARY = os.environ.get("QUIRE_BINARY", str(BUILD / "quire"))
 MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
 
 

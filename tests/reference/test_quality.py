@@ -13,7 +13,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("QUIRE_BINARY", str(ROOT / "build/server/quire"))
+BINARY = os.environ.get("QUIRE_BINARY", str(ROOT / "build/quire"))
 
 sys.path.insert(0, str(ROOT / "bench"))
 import quality  # noqa: E402

@@ -21,7 +21,9 @@ ARROWS = {
     "pager": {"base"},
     "engine": {"pager", "base"},
     "api": {"engine", "pager", "base"},
-    "server": {"api", "engine", "pager", "base"},
+    "sizing": {"engine", "pager", "base"},
+    "server": {"sizing", "api", "engine", "pager", "base"},
+    "cli": {"server", "sizing", "api", "engine", "pager", "base"},
 }
 # Inside engine/ the same, so that no circle can form.
 ENGINE_ARROWS = {

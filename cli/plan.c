@@ -1,0 +1,269 @@
+/*
+ * quire plan: what a budget would do, before anything is bought or started. Opens the model's
+ * header at most, never its weights; measures the machine unless told not to. Exit code 0: it fits;
+ * 1: it does not, or the question could not be answered (then nothing is on standard output).
+ */
+#include "cli/program.h"
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "sizing/plan_answer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define MEASURE_BYTES (128 * MIB) /* beyond most machines' caches */
+#define TOKENIZER_TOKEN_BYTES 48u /* of a model of numbers: what vocabularies take, about */
+
+struct planning {
+    const struct options *options;
+    struct workers *workers;
+    struct gguf *gguf;
+    struct model_config config;
+    struct plan_question question;
+    struct plan_format formats[PLAN_FORMATS_MAX];
+    unsigned format_count;
+    struct plan_answer answer;
+};
+
+/* The number of a format by its name, whatever the case. */
+static enum tensor_format format_named(const char *name)
+{
+    for (uint32_t i = 0; i < FORMAT_LIMIT; i++) {
+        const char *known = format_info(i)->name;
+        if (known && !strcasecmp(known, name))
+            return (enum tensor_format)i;
+    }
+    return FORMAT_LIMIT;
+}
+
+static enum status open_model(struct planning *planning, struct error *error)
+{
+    struct plan_model *model = &planning->question.model;
+    struct tokenizer *tokenizer = NULL;
+    enum status status = gguf_open(planning->options->model_path, &planning->gguf, error);
+    if (status == STATUS_OK)
+        status = model_describe(planning->gguf, &planning->config, error);
+    if (status == STATUS_OK)
+        status = tokenizer_create(planning->gguf, &tokenizer, error);
+    if (status != STATUS_OK)
+        return status;
+    model->gguf = planning->gguf;
+    model->tokenizer_bytes = tokenizer_memory_bytes(tokenizer);
+    tokenizer_destroy(tokenizer);
+    planning->format_count = plan_formats(planning->gguf, &planning->config, planning->formats);
+    return STATUS_OK;
+}
+
+/* Numbers instead of a file. What they do not say is as in most models: the width is that of all
+   heads, the feed-forward's four times that. */
+static void describe_numbers(struct planning *planning)
+{
+    const struct options *options = planning->options;
+    struct model_config *config = &planning->config;
+    *config = (struct model_config){
+        .layers = options->shape_layers,
+        .embedding = options->shape_heads * options->shape_head_dim,
+        .feed_forward = 4 * options->shape_heads * options->shape_head_dim,
+        .heads = options->shape_heads,
+        .kv_heads = options->shape_kv_heads,
+        .head_dim = options->shape_head_dim,
+        .rotary = options->shape_head_dim,
+        .vocabulary = options->shape_vocabulary,
+        .context = options->context,
+        .window = options->shape_window,
+        .window_layers = options->shape_window_layers,
+        .tensor_bytes = options->shape_weights_bytes,
+    };
+    snprintf(config->name, sizeof config->name, "A model of numbers");
+    planning->question.model.tokenizer_bytes =
+        (uint64_t)TOKENIZER_TOKEN_BYTES * options->shape_vocabulary;
+    enum tensor_format format = format_named(options->shape_weight_type);
+    const struct format_info *info = format_info(format);
+    planning->formats[0] = (struct plan_format){
+        .format = format,
+        .layer_values = config->tensor_bytes / info->block_bytes * info->block_size,
+    };
+    planning->format_count = config->tensor_bytes > 0;
+}
+
+static enum status prepare(struct planning *planning, struct error *error)
+{
+    const struct options *options = planning->options;
+    struct plan_question *question = &planning->question;
+    enum status status = kernels_select(options->kernels, &question->model.kernels, error);
+    if (status == STATUS_OK)
+        status = workers_create(options->threads, &planning->workers, error);
+    if (status != STATUS_OK)
+        return status;
+    question->options = options;
+    question->model.config = &planning->config;
+    question->model.workers = planning->workers;
+    if (options->model_path) {
+        status = open_model(planning, error);
+        if (status != STATUS_OK)
+            return status;
+    } else {
+        describe_numbers(planning);
+    }
+    return model_check_kv_type(&planning->config, plan_kv_type(options, options->backend), error);
+}
+
+/* As it is, or within single quotes for a shell. */
+static void append_word(struct buffer *out, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "._-+=/,@:";
+    if (*text && strspn(text, plain) == strlen(text)) {
+        buffer_append_text(out, text);
+        return;
+    }
+    buffer_append_text(out, "'");
+    for (; *text; text++) {
+        if (*text == '\'')
+            buffer_append_text(out, "'\\''");
+        else
+            buffer_append(out, text, 1);
+    }
+    buffer_append_text(out, "'");
+}
+
+/* --NAME-dir DIRECTORY --BYTES_NAME-bytes BYTES; no bytes: the default. */
+static void append_directory(struct buffer *out, const char *name, const char *bytes_name,
+                             const char *directory, uint64_t bytes)
+{
+    if (!directory)
+        return;
+    buffer_appendf(out, " --%s-dir ", name);
+    append_word(out, directory);
+    if (bytes)
+        buffer_appendf(out, " --%s-bytes %llu", bytes_name, (unsigned long long)bytes);
+}
+
+/* The server that the plan is about, as far as its memory goes: nothing when it does not fit. */
+static void write_start(const struct planning *planning, struct buffer *out)
+{
+    const struct options *options = planning->options;
+    const struct plan_answer *answer = &planning->answer;
+    const char *path = options->model_path;
+    if (!path || !answer->yes)
+        return;
+    buffer_append_text(out, "quire serve -m ");
+    append_word(out, path);
+    bool whole = options->memory_bytes % MIB == 0;
+    buffer_appendf(
+        out, whole ? " --memory %lluMiB" : " --memory %llu",
+        (unsigned long long)(whole ? options->memory_bytes / MIB : options->memory_bytes));
+    if (options->context)
+        buffer_appendf(out, " --context %u", answer->tokens);
+    if (answer->max_seqs != OPTIONS_MAX_SEQS)
+        buffer_appendf(out, " --max-seqs %u", answer->max_seqs);
+    if (options->page_size != OPTIONS_PAGE_SIZE)
+        buffer_appendf(out, " --page-size %u", options->page_size);
+    if (options->kv_type)
+        buffer_appendf(out, " --kv-type %s", options->kv_type);
+    if (options->max_batch_tokens)
+        buffer_appendf(out, " --max-batch-tokens %u", options->max_batch_tokens);
+    if (!options->connections_fitted)
+        buffer_appendf(out, " --max-connections %u", options->max_connections);
+    if (strcmp(options->backend, "quantized") != 0)
+        buffer_appendf(out, " --backend %s", options->backend);
+    append_directory(out, "swap", "swap", options->swap_dir,
+                     options->swap_bytes != OPTIONS_SWAP_BYTES ? options->swap_bytes : 0);
+    append_directory(out, "cache", "cache-dir", options->cache_dir, options->cache_dir_bytes);
+    buffer_appendf(out, " --threads %u", options->threads);
+}
+
+static void measure(struct planning *planning)
+{
+    uint64_t quarter = budget_detect_bytes() / 4;
+    struct speed_meter meter = {
+        .kernels = planning->question.model.kernels,
+        .workers = planning->workers,
+        .cores = runtime_cores(),
+        .memory_bytes = quarter < MEASURE_BYTES ? quarter : MEASURE_BYTES,
+    };
+    plan_times_make(&meter, &planning->config, planning->formats, planning->format_count,
+                    &planning->answer);
+}
+
+static enum status draw(const struct plan_words *words, const struct plan_answer *answer,
+                        const char *path, struct error *error)
+{
+    struct buffer out;
+    buffer_init(&out, 0);
+    plan_write_svg(words, answer, &out);
+    FILE *file = fopen(path, "we");
+    bool written = file && !out.failed && fwrite(out.data, 1, out.length, file) == out.length;
+    int cause = errno;
+    if (file && fclose(file)) {
+        written = false;
+        cause = errno;
+    }
+    buffer_deinit(&out);
+    return written ? STATUS_OK
+                   : error_set(error, STATUS_IO, "svg", "--svg: cannot write %s: %s", path,
+                               strerror(cause));
+}
+
+static enum status write_answer(const struct planning *planning, const struct plan_words *words,
+                                struct error *error)
+{
+    const struct options *options = planning->options;
+    if (options->svg_file) {
+        enum status status = draw(words, &planning->answer, options->svg_file, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    struct buffer out;
+    buffer_init(&out, 0);
+    if (options->json)
+        plan_write_json(words, &planning->answer, &out);
+    else
+        plan_write_text(words, &planning->answer, &out);
+    enum status status =
+        out.failed ? error_set(error, STATUS_IO, NULL, "out of memory") : STATUS_OK;
+    if (!out.failed)
+        fwrite(out.data, 1, out.length, stdout); /* program_main sees whether it can be flushed */
+    buffer_deinit(&out);
+    return status;
+}
+
+static enum status answer(struct planning *planning, struct error *error)
+{
+    const struct options *options = planning->options;
+    plan_answer_make(&planning->question, &planning->answer);
+    uint32_t pages;
+    uint64_t bytes;
+    enum status status = engine_swap_room(&planning->answer.plan.engine, &pages, &bytes, error);
+    if (status != STATUS_OK)
+        return status; /* a server would not start */
+    if (options->plan_measure && strcmp(options->backend, "openblas") != 0)
+        measure(planning);
+    struct buffer start;
+    buffer_init(&start, 0);
+    write_start(planning, &start);
+    struct plan_words words = {planning->config.name, start.data, &planning->question.model,
+                               options};
+    status = write_answer(planning, &words, error);
+    buffer_deinit(&start);
+    return status;
+}
+
+int program_plan(const struct options *options)
+{
+    struct planning planning = {.options = options};
+    struct error error;
+    error_clear(&error);
+    enum status status = prepare(&planning, &error);
+    if (status == STATUS_OK)
+        status = answer(&planning, &error);
+    if (status != STATUS_OK)
+        log_error("plan_failed", "%s", error.message);
+    if (planning.gguf)
+        gguf_close(planning.gguf);
+    workers_destroy(planning.workers);
+    return status == STATUS_OK && planning.answer.yes ? 0 : 1;
+}

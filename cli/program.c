@@ -1,0 +1,104 @@
+/* From argv to an exit code: see program.h. */
+#include "cli/program.h"
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "cli/inspect.h"
+#include "cli/options.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/*
+ * Resident memory must stay within the budget. By default glibc gives each thread an arena of its
+ * own that is never given back, and raises the size from which blocks are mapped (and so returned
+ * at once) whenever a mapped one is freed. Both make what was free once stay resident.
+ */
+static void tune_allocator(void)
+{
+    mallopt(M_ARENA_MAX, 2);
+    mallopt(M_MMAP_THRESHOLD, 64 * (int)KIB);
+    mallopt(M_TRIM_THRESHOLD, 256 * (int)KIB);
+    mallopt(M_TOP_PAD, 64 * (int)KIB);
+}
+
+/* One descriptor per connection and some more: as many as the system gives. */
+static void fit_descriptors(struct options *options)
+{
+    const unsigned others = 96; /* files, the library's own, connections over the limit */
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return;
+    if (limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    bool serves = options->command == COMMAND_SERVE || options->command == COMMAND_PLAN;
+    if (!serves || options->max_connections + others <= limit.rlim_cur)
+        return;
+    unsigned fit = limit.rlim_cur > others + 4 ? (unsigned)limit.rlim_cur - others : 4;
+    log_warn("connections", "%u are wanted, but the limit of open files (%llu) allows %u",
+             options->max_connections, (unsigned long long)limit.rlim_cur, fit);
+    options->max_connections = fit;
+    options->connections_fitted = false;
+}
+
+static int run_command(struct options *options, runtime_backend_factory factory)
+{
+    switch (options->command) {
+    case COMMAND_HELP:
+        options_print_help(options);
+        return 0;
+    case COMMAND_VERSION:
+        printf("quire %s\n", QUIRE_VERSION);
+        return 0;
+    case COMMAND_SERVE:
+        return program_serve(options, factory);
+    case COMMAND_RUN:
+        return program_run(options, factory);
+    case COMMAND_INSPECT:
+        return inspect_model(options);
+    case COMMAND_PROVE:
+        return program_prove(options);
+    case COMMAND_PERPLEXITY:
+        return program_perplexity(options);
+    case COMMAND_BENCH:
+        return program_bench(options);
+    case COMMAND_PLAN:
+        return program_plan(options);
+    case COMMAND_HEALTHCHECK:
+        return program_healthcheck(options);
+    }
+    return 2;
+}
+
+int program_main(int argc, char **argv, runtime_backend_factory factory)
+{
+    tune_allocator();
+    signal(SIGPIPE, SIG_IGN);
+    struct options options;
+    struct error error;
+    error_clear(&error);
+    if (options_parse(argc, argv, &options, &error) != STATUS_OK) {
+        fprintf(stderr, "quire: %s\n", error.message);
+        return 2;
+    }
+    log_init(options.log_format, options.log_level);
+    if (options.command != COMMAND_INSPECT && options.command != COMMAND_HEALTHCHECK &&
+        options.command != COMMAND_HELP && options.command != COMMAND_VERSION) {
+        unsigned position = 0;
+        for (const char *name; (name = options_misspelled_variable(&position));)
+            log_warn("environment", "%.*s looks like a misspelled option; it has no effect",
+                     (int)strcspn(name, "="), name);
+        runtime_resolve(&options);
+        fit_descriptors(&options);
+    }
+    int code = run_command(&options, factory);
+    if (fflush(stdout) && !code)
+        code = 1;
+    return code;
+}

@@ -1,0 +1,29 @@
+/*
+ * The program: from argv to an exit code. Shared by `quire` and the scripted test server, which
+ * differ in what makes the backend.
+ *
+ * Exit codes: 0 fine (also after SIGTERM), 1 it failed, 2 wrong usage, 128 + signal after a second
+ * SIGTERM or SIGINT.
+ */
+#ifndef QUIRE_CLI_PROGRAM_H
+#define QUIRE_CLI_PROGRAM_H
+
+#include "server/runtime.h"
+
+/* Call it first thing in main: it also tunes the allocator, which must happen before threads. */
+int program_main(int argc, char **argv, runtime_backend_factory factory);
+
+/* quire serve: serve.c */
+int program_serve(struct options *options, runtime_backend_factory factory);
+/* quire run: run.c */
+int program_run(struct options *options, runtime_backend_factory factory);
+/* quire prove, perplexity, bench: prove.c … Options are resolved. */
+int program_prove(const struct options *options);
+int program_perplexity(const struct options *options);
+int program_bench(const struct options *options);
+/* quire plan: plan.c; 1 also when the answer is no. Options are resolved. */
+int program_plan(const struct options *options);
+/* quire healthcheck: healthcheck.c */
+int program_healthcheck(const struct options *options);
+
+#endif
