@@ -52,7 +52,7 @@ static struct kv_cost kv_cost_of(const struct model_config *config, enum kv_type
         .window = config->window_layers * layer,
         .page = PAGE_TOKENS * model.layers * layer,
     };
-    cost.context = page_groups_need(&model.groups, PAGE_TOKENS, 1, config->context) * cost.page;
+    cost.context = kv_groups_need(&model.groups, PAGE_TOKENS, 1, config->context) * cost.page;
     return cost;
 }
 

@@ -8,7 +8,7 @@
 #ifndef QUIRE_ENGINE_BATCH_H
 #define QUIRE_ENGINE_BATCH_H
 
-#include "pager/page_groups.h"
+#include "pager/kv_groups.h"
 
 #include <stdint.h>
 
@@ -76,7 +76,7 @@ struct backend {
     uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;  /* tokens per page */
     uint64_t page_bytes; /* of one page's keys and values */
-    struct page_groups groups;
+    struct kv_groups groups;
     uint32_t max_batch_rows;
     uint32_t max_sequences;
     uint32_t logits_rows_max; /* rows per logits call: bounds the logits buffer */

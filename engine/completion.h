@@ -10,6 +10,7 @@
 
 #include "base/budget.h"
 #include "base/error.h"
+#include "engine/finish_reason.h"
 #include "engine/sample/sampler.h"
 
 #include <stdbool.h>
@@ -17,16 +18,6 @@
 #include <stdint.h>
 
 struct completion;
-
-enum finish_reason {
-    FINISH_NONE = 0,  /* still going */
-    FINISH_STOP,      /* an end-of-generation token (not in the ring) */
-    FINISH_LENGTH,    /* max_tokens, the context's edge, or the pool's */
-    FINISH_CANCELLED, /* completion_cancel */
-    FINISH_ERROR,     /* a fault; the other requests go on */
-    FINISH_TIMEOUT,   /* its deadline has passed; what was generated until then is there */
-    FINISH_REASONS
-};
 
 struct completion_token {
     uint32_t token;

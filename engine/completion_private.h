@@ -22,7 +22,7 @@ enum choice_state {
 
 #define SWAP_NONE UINT32_MAX
 
-/* What a choice that gave way has in the swap file (engine/page_swap.h). */
+/* What a choice that gave way has in the swap file (engine/scheduler/page_swap.h). */
 struct swap_image {
     uint32_t slot_count; /* 0: nothing */
     uint32_t first_slot;

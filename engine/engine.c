@@ -6,7 +6,7 @@
  * The engine thread waits only in collect, and only when it has nothing to do. It takes the inbox's
  * lock and a completion's lock one after the other, never both.
  *
- * How full the queue is, and when there is room again, is intake.h's.
+ * How full the queue is, and when there is room again, is inbox.h's.
  */
 #include "engine/engine.h"
 
@@ -16,11 +16,11 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/engine_metrics.h"
-#include "engine/intake.h"
-#include "engine/page_swap.h"
+#include "engine/inbox.h"
 #include "engine/prefix_saver.h"
-#include "engine/scheduler.h"
-#include "engine/step_pacer.h"
+#include "engine/scheduler/pacer.h"
+#include "engine/scheduler/page_swap.h"
+#include "engine/scheduler/scheduler.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ struct engine {
     struct page_swap *swap; /* NULL: none */
     struct scheduler *scheduler;
     struct prefix_saver *saver; /* NULL: the cache does not survive a restart */
-    struct step_pacer pacer;
+    struct pacer pacer;
     uint32_t swept_epoch;
     uint64_t completed_seen;
     uint64_t phase_start_ns;
@@ -63,7 +63,7 @@ struct engine {
     bool saver_woke;   /* it has something to tell */
     bool draining;
     bool stopping;
-    struct intake intake; /* its own comments say which parts */
+    struct inbox inbox; /* its own comments say which parts */
     /* atomics */
     atomic_uint cancel_epoch;
     atomic_uint in_flight;
@@ -76,8 +76,8 @@ struct engine {
 static uint32_t max_length_for(const struct engine_options *options)
 {
     const struct backend *backend = options->backend;
-    uint32_t pool = page_groups_fit(&backend->groups, backend->page_size, options->max_batch_tokens,
-                                    backend->page_count - 1);
+    uint32_t pool = kv_groups_fit(&backend->groups, backend->page_size, options->max_batch_tokens,
+                                  backend->page_count - 1);
     return pool < options->context ? pool : options->context;
 }
 
@@ -160,7 +160,7 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     const struct backend *backend = options->backend;
     struct scheduler_options scheduler = scheduler_options_for(options);
     uint64_t bytes = sizeof(struct engine) + options->end_token_count * sizeof(uint32_t);
-    bytes += (options->key_count + 1) * sizeof(struct intake_tenant);
+    bytes += (options->key_count + 1) * sizeof(struct inbox_tenant);
     bytes += pager_memory_bytes(backend->page_count, backend->page_size);
     bytes += scheduler_memory_bytes(&scheduler, backend->page_size, backend->groups.count);
     bytes += logits_bytes(options, backend->logits_rows_max);
@@ -251,18 +251,18 @@ static void sample_step(struct engine *engine, const struct schedule *schedule)
 static void publish_counts(struct engine *engine)
 {
     struct scheduler *scheduler = engine->scheduler;
-    struct intake *intake = &engine->intake;
+    struct inbox *inbox = &engine->inbox;
     uint32_t room = scheduler_waiting_count(scheduler) > 0
                         ? 0
                         : engine->options.max_sequences - scheduler_running_count(scheduler);
-    atomic_store(&intake->room, room);
-    for (uint32_t i = 0; i < intake->tenant_count; i++) {
+    atomic_store(&inbox->room, room);
+    for (uint32_t i = 0; i < inbox->tenant_count; i++) {
         struct scheduler_tenant_counts counts;
         scheduler_tenant_counts(scheduler, i, &counts);
-        intake_publish(intake, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
+        inbox_publish(inbox, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
     }
     uint64_t completed = scheduler_completed_count(scheduler);
-    intake_observe(intake, completed, clock_now_ns());
+    inbox_observe(inbox, completed, clock_now_ns());
     atomic_fetch_sub(&engine->in_flight, (unsigned)(completed - engine->completed_seen));
     engine->completed_seen = completed;
 }
@@ -348,7 +348,7 @@ static bool collect(struct engine *engine)
     enter_phase(engine, ENGINE_PLANNING);
     uint64_t now_ns = clock_now_ns();
     if (waited)
-        intake_resume(&engine->intake, now_ns); /* idle is not slow */
+        inbox_resume(&engine->inbox, now_ns); /* idle is not slow */
     if (reset)
         reset_cache(engine);
     uint32_t epoch = atomic_load(&engine->cancel_epoch);
@@ -390,8 +390,8 @@ static void step(struct engine *engine)
         decoding = engine->options.max_batch_tokens;
     if (engine->swap)
         page_swap_note_row_ns(engine->swap, engine->pacer.prompt_row_ns);
-    const struct schedule *schedule = scheduler_next(
-        engine->scheduler, step_pacer_prompt_rows(&engine->pacer, decoding), start_ns);
+    const struct schedule *schedule =
+        scheduler_next(engine->scheduler, pacer_prompt_rows(&engine->pacer, decoding), start_ns);
     publish_counts(engine);
     if (schedule->batch.row_count == 0) { /* pages were moved, more are to be */
         check_step(engine);
@@ -409,8 +409,8 @@ static void step(struct engine *engine)
     sample_step(engine, schedule);
     enter_phase(engine, ENGINE_COMMITTING);
     uint64_t end_ns = clock_now_ns();
-    step_pacer_observe(&engine->pacer, schedule->decode_row_count, schedule->prompt_row_count,
-                       end_ns - start_ns);
+    pacer_observe(&engine->pacer, schedule->decode_row_count, schedule->prompt_row_count,
+                  end_ns - start_ns);
     scheduler_commit(engine->scheduler, end_ns);
     check_step(engine);
     /* Counted as gone before their readers learn of the end: who is told may ask again at once. */
@@ -464,10 +464,10 @@ static enum status allocate(struct engine *engine, struct error *error)
     engine->workspaces =
         aligned_alloc(64, engine->workspace_bytes * workers_count(options->workers));
     engine->end_tokens = malloc(options->end_token_count * sizeof(uint32_t) + 1);
-    engine->intake.tenants = calloc(options->key_count + 1, sizeof *engine->intake.tenants);
+    engine->inbox.tenants = calloc(options->key_count + 1, sizeof *engine->inbox.tenants);
     if (options->check_every_step)
         engine->scratch = malloc(scratch_bytes(options));
-    if (!engine->logits || !engine->workspaces || !engine->end_tokens || !engine->intake.tenants ||
+    if (!engine->logits || !engine->workspaces || !engine->end_tokens || !engine->inbox.tenants ||
         (options->check_every_step && !engine->scratch))
         return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
     if (options->end_token_count)
@@ -534,7 +534,7 @@ static void free_parts(struct engine *engine)
     page_swap_destroy(engine->swap);
     pager_destroy(engine->pager);
     free(engine->scratch);
-    free(engine->intake.tenants);
+    free(engine->inbox.tenants);
     free(engine->end_tokens);
     free(engine->workspaces);
     free(engine->logits);
@@ -570,12 +570,12 @@ enum status engine_create(const struct engine_options *options, struct engine **
     pthread_cond_init(&engine->arrived, &monotonic);
     pthread_condattr_destroy(&monotonic);
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
-    step_pacer_init(&engine->pacer, options->step_target_ms, prompt_rows_max(options));
-    engine->intake.tenant_count = options->key_count + 1;
-    engine->intake.max_queue = options->max_queue;
-    engine->intake.max_sequences = options->max_sequences;
-    engine->intake.max_tokens = options->max_queue_tokens;
-    atomic_store(&engine->intake.room, options->max_sequences);
+    pacer_init(&engine->pacer, options->step_target_ms, prompt_rows_max(options));
+    engine->inbox.tenant_count = options->key_count + 1;
+    engine->inbox.max_queue = options->max_queue;
+    engine->inbox.max_sequences = options->max_sequences;
+    engine->inbox.max_tokens = options->max_queue_tokens;
+    atomic_store(&engine->inbox.room, options->max_sequences);
     status = allocate(engine, error);
     if (!status)
         status = create_parts(engine, error);
@@ -643,7 +643,7 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
     pthread_mutex_lock(&engine->lock);
     enum status status =
         engine->draining ? error_set(error, STATUS_UNAVAILABLE, NULL, "the server is shutting down")
-                         : intake_check(&engine->intake, tenant, count, tokens, now_ns, error);
+                         : inbox_check(&engine->inbox, tenant, count, tokens, now_ns, error);
     if (!status) {
         for (uint32_t i = 0; i < count; i++) {
             completions[i]->next = NULL;
@@ -651,7 +651,7 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
                 completions[i];
             engine->inbox_last = completions[i];
         }
-        intake_enter(&engine->intake, tenant, count, tokens);
+        inbox_enter(&engine->inbox, tenant, count, tokens);
         atomic_fetch_add(&engine->in_flight, count);
         pthread_cond_signal(&engine->arrived);
     }
@@ -683,19 +683,18 @@ void engine_reset_cache(struct engine *engine)
 
 unsigned engine_retry_after_s(const struct engine *engine)
 {
-    return intake_retry_after_s(&engine->intake, clock_now_ns());
+    return inbox_retry_after_s(&engine->inbox, clock_now_ns());
 }
 
 uint64_t engine_queued_tokens(const struct engine *engine)
 {
-    return intake_queued(&engine->intake).tokens;
+    return inbox_queued(&engine->inbox).tokens;
 }
 
 uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant)
 {
-    CHECK(tenant < engine->intake.tenant_count);
-    return atomic_load_explicit(&engine->intake.tenants[tenant].served_tokens,
-                                memory_order_relaxed);
+    CHECK(tenant < engine->inbox.tenant_count);
+    return atomic_load_explicit(&engine->inbox.tenants[tenant].served_tokens, memory_order_relaxed);
 }
 
 const struct engine_metrics *engine_metrics(const struct engine *engine)

@@ -9,10 +9,10 @@
 
 #include "base/budget.h"
 #include "base/error.h"
-#include "base/metric.h"
 #include "base/workers.h"
 #include "engine/batch.h"
 #include "engine/completion.h"
+#include "engine/engine_metrics.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,54 +40,6 @@ struct engine_options {
     bool check_every_step;       /* tests: pager_check after each step */
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
     bool test_swap;              /* tests: whatever is preempted is swapped */
-};
-
-/* What the engine thread is at. */
-enum engine_phase {
-    ENGINE_IDLE,     /* waits for work */
-    ENGINE_PLANNING, /* schedules */
-    ENGINE_FORWARD,  /* computes keys and values */
-    ENGINE_SAMPLING, /* computes logits and draws tokens */
-    ENGINE_COMMITTING,
-    ENGINE_PHASES
-};
-
-/* Read by anyone without locks. */
-struct engine_metrics {
-    metric_gauge requests_running; /* sequences holding pages */
-    metric_gauge requests_waiting;
-    metric_gauge pages_total, pages_free, pages_cached; /* free includes cached */
-    metric_gauge pages_held_max;                        /* most that were held at a time */
-    metric_counter steps;
-    metric_counter prompt_tokens; /* computed or taken from the cache, once per request */
-    metric_counter generation_tokens;
-    metric_counter rows_computed; /* rows through forward, recomputed ones included */
-    metric_counter preemptions;
-    metric_counter prefix_queries, prefix_hits; /* in tokens, once per admission */
-    metric_counter finished[FINISH_REASONS];    /* completions' choices by enum finish_reason */
-    metric_counter progress;      /* rows computed for the first time, choices ended: watchdog */
-    metric_counter step_rows_max; /* largest batch seen, for tests of real batching */
-    metric_counter step_sequences_max;
-    struct metric_histogram time_to_first_token, inter_token, end_to_end, queue_time, prefill_time,
-        decode_time; /* seconds */
-    struct metric_histogram request_prompt_tokens, request_generation_tokens;
-    struct metric_histogram iteration_tokens; /* rows per step */
-    metric_counter phase_ns[ENGINE_PHASES]; /* of the engine thread; a phase counts when it ends */
-    /* What the engine thread is at, for the watchdog. */
-    atomic_int phase;                         /* enum engine_phase */
-    metric_gauge phase_rows, phase_sequences; /* of the step */
-    metric_counter cache_resets;
-    metric_counter swap_outs, swap_ins;           /* choices that left and came back */
-    metric_counter swap_out_bytes, swap_in_bytes; /* written and read */
-    metric_counter swap_errors;                   /* failed writes and reads, wrong checksums */
-    metric_counter swap_fallbacks; /* choices computed again although swapping was cheaper */
-    metric_gauge swap_limit_bytes, swap_used_bytes;
-    /* The prefix cache on disk. */
-    metric_counter cache_dir_loads;      /* pages brought back at start */
-    metric_counter cache_dir_hit_tokens; /* of prefix_hits: found in pages that were brought back */
-    metric_counter cache_dir_writes, cache_dir_written_bytes; /* pages */
-    metric_counter cache_dir_errors; /* pages that were damaged or could not be written, … */
-    metric_gauge cache_dir_pages, cache_dir_bytes; /* in the file */
 };
 
 /* Will what engine_create needs beside memory be there? To be asked before the weights are loaded:

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "engine/model/model.h"
-#include "pager/prefix_file.h"
+#include "pager/disk/prefix_file.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "engine/batch.h"
-#include "engine/engine.h"
+#include "engine/engine_metrics.h"
 #include "pager/pager.h"
 
 #include <stdint.h>

@@ -15,7 +15,7 @@
 struct pager {
     struct page_pool pool;
     struct prefix_index index;
-    struct page_groups groups;
+    struct kv_groups groups;
 };
 
 struct layout {
@@ -57,7 +57,7 @@ enum status pager_create(const struct pager_options *options, struct pager **out
     if (options->page_count < 2 || options->page_count >= PAGE_HELD)
         return error_set(error, STATUS_INVALID, "memory", "a pool of %u pages holds nothing",
                          options->page_count);
-    CHECK(options->groups.count >= 1 && options->groups.count <= PAGE_GROUPS_MAX);
+    CHECK(options->groups.count >= 1 && options->groups.count <= KV_GROUPS_MAX);
     CHECK(options->groups.window[0] == 0); /* the chain of a prefix has no gaps */
     struct layout layout = layout_for(options->page_count, size);
     char *memory = calloc(1, layout.bytes);
@@ -84,7 +84,7 @@ uint32_t pager_page_size(const struct pager *pager)
     return pager->index.page_size;
 }
 
-const struct page_groups *pager_groups(const struct pager *pager)
+const struct kv_groups *pager_groups(const struct pager *pager)
 {
     return &pager->groups;
 }
@@ -163,7 +163,7 @@ static bool find_others(const struct pager *pager, const uint32_t *tokens, uint6
     const struct prefix_index *index = &pager->index;
     uint32_t size = index->page_size;
     for (uint32_t g = 1; g < pager->groups.count; g++) {
-        if (at < page_groups_first(&pager->groups, g, size, length * size))
+        if (at < kv_groups_first(&pager->groups, g, size, length * size))
             continue;
         uint32_t page = prefix_index_find(index, g, index->entries[pages[at]].parent,
                                           tokens + (uint64_t)at * size, salt);
@@ -179,7 +179,7 @@ static uint32_t first_of_others(const struct pager *pager, uint32_t length)
 {
     uint32_t size = pager->index.page_size, first = length;
     for (uint32_t g = 1; g < pager->groups.count; g++) {
-        uint32_t own = page_groups_first(&pager->groups, g, size, length * size);
+        uint32_t own = kv_groups_first(&pager->groups, g, size, length * size);
         first = own < first ? own : first;
     }
     return first;
@@ -203,7 +203,7 @@ void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t toke
         out->chain = pager->index.entries[pages[length - 1]].id;
     for (uint32_t g = 0; g < pager->groups.count; g++) {
         const uint32_t *own = pages + (uint64_t)g * group_stride;
-        uint32_t first = page_groups_first(&pager->groups, g, size, length * size);
+        uint32_t first = kv_groups_first(&pager->groups, g, size, length * size);
         uint32_t held = 0;
         for (uint32_t i = first; i < length; i++)
             held += page_pool_holders(&pager->pool, own[i]) > 0;

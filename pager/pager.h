@@ -1,7 +1,7 @@
 /*
  * The pager: a fixed pool of pages, who holds them, and which can be found again by their tokens.
  * Knows tokens, page numbers and page groups; no bytes of keys and values, no models, no HTTP. The
- * one header of pager/ that others include, with page_table.h and page_groups.h. Engine thread
+ * one header of pager/ that others include, with page_table.h and kv_groups.h. Engine thread
  * only.
  *
  * Every page is free or held. A free page may be cached: still findable, at its place in the LRU,
@@ -12,7 +12,7 @@
 #define QUIRE_PAGER_PAGER_H
 
 #include "base/error.h"
-#include "pager/page_groups.h"
+#include "pager/kv_groups.h"
 #include "pager/page_table.h"
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ struct pager;
 struct pager_options {
     uint32_t page_count; /* ids, the null page 0 included: page_count - 1 pages can be held */
     uint32_t page_size;  /* tokens per page: 8, 16, 32 or 64 */
-    struct page_groups groups;
+    struct kv_groups groups;
     uint64_t hash_key[2]; /* secret of this process */
 };
 
@@ -38,8 +38,8 @@ void pager_destroy(struct pager *pager);
 uint64_t pager_memory_bytes(uint32_t page_count, uint32_t page_size);
 
 uint32_t pager_page_size(const struct pager *pager);
-const struct page_groups *pager_groups(const struct pager *pager); /* as long as the pager lives */
-uint32_t pager_total_count(const struct pager *pager);             /* without the null page */
+const struct kv_groups *pager_groups(const struct pager *pager); /* as long as the pager lives */
+uint32_t pager_total_count(const struct pager *pager);           /* without the null page */
 uint32_t pager_free_count(const struct pager *pager);   /* without a holder, cached included */
 uint32_t pager_cached_count(const struct pager *pager); /* of those: findable */
 
@@ -61,7 +61,7 @@ struct pager_match {
 /* The longest beginning of a prompt for which every group has what it needs to go on from there:
    all pages, or with a window those that the next token sees. At most token_count - 1 tokens: the
    last one is always computed, since its logits are wanted. Group g's pages go to pages +
-   g·group_stride, [token_count / page_size] each, of which [page_groups_first, page_count) are
+   g·group_stride, [token_count / page_size] each, of which [kv_groups_first, page_count) are
    good. Holds nothing and changes no order. The answer is good until the next call that takes
    pages. */
 void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t token_count,

@@ -111,7 +111,7 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
                      (unsigned long long)budget->cap_bytes[i]);
         log_info("memory_budget", "total=%llu", (unsigned long long)budget->total_bytes);
     }
-    const struct page_groups *groups = &plan->sizes.groups;
+    const struct kv_groups *groups = &plan->sizes.groups;
     char windows[64] = "";
     if (groups->count > 1)
         snprintf(windows, sizeof windows, ", %u groups of layers, window %u", groups->count,

@@ -86,13 +86,13 @@ uint64_t plan_kv_page_bytes(const struct plan_kv *kv)
 uint64_t plan_kv_pages(const struct plan_kv *kv, uint64_t tokens)
 {
     struct model_groups model = groups_of(kv);
-    return page_groups_need(&model.groups, kv->page_size, 1, tokens);
+    return kv_groups_need(&model.groups, kv->page_size, 1, tokens);
 }
 
 uint64_t plan_kv_tokens(const struct plan_kv *kv, uint64_t pages)
 {
     struct model_groups model = groups_of(kv);
-    return page_groups_fit(&model.groups, kv->page_size, 1, pages);
+    return kv_groups_fit(&model.groups, kv->page_size, 1, pages);
 }
 
 /* ---- The budget ---- */
@@ -107,16 +107,16 @@ uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens)
    holds most while it is computed in long steps. And the null page. */
 static uint64_t pool_pages(const struct plan *plan, uint64_t tokens)
 {
-    struct page_groups groups = groups_of(&plan->kv).groups;
-    return page_groups_need(&groups, plan->kv.page_size, plan->backend.max_batch_rows, tokens) + 1;
+    struct kv_groups groups = groups_of(&plan->kv).groups;
+    return kv_groups_need(&groups, plan->kv.page_size, plan->backend.max_batch_rows, tokens) + 1;
 }
 
 /* Tokens of one sequence that has the whole pool. */
 static uint64_t page_tokens(const struct plan *plan, uint64_t page_count)
 {
-    struct page_groups groups = groups_of(&plan->kv).groups;
-    return page_count > 1 ? page_groups_fit(&groups, plan->kv.page_size,
-                                            plan->backend.max_batch_rows, page_count - 1)
+    struct kv_groups groups = groups_of(&plan->kv).groups;
+    return page_count > 1 ? kv_groups_fit(&groups, plan->kv.page_size, plan->backend.max_batch_rows,
+                                          page_count - 1)
                           : 0;
 }
 

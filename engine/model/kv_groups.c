@@ -15,7 +15,7 @@ static uint32_t choose_layers(uint32_t full, uint32_t local)
         uint32_t groups = (local + layers - 1) / layers;
         uint32_t unused = groups * layers - local;
         if (full % layers == 0 && unused * UNUSED_SHARE <= local &&
-            full / layers + groups <= PAGE_GROUPS_MAX)
+            full / layers + groups <= KV_GROUPS_MAX)
             return layers;
     }
     return 0;

@@ -13,7 +13,7 @@
 #include "engine/batch.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/gguf.h"
-#include "pager/page_groups.h"
+#include "pager/kv_groups.h"
 
 #include <stdint.h>
 
@@ -47,7 +47,7 @@ enum status model_describe(const struct gguf *gguf, struct model_config *out, st
 
 /* How a model's layers divide into page groups. */
 struct model_groups {
-    struct page_groups groups;
+    struct kv_groups groups;
     uint32_t layers; /* places for layers in a page; in the last group some may stay unused */
 };
 
@@ -62,7 +62,7 @@ struct model_sizes {
     uint64_t scratch; /* activations for max_batch_rows rows, attention scratch per thread,
                          logits_rows_max rows of logits are NOT included (the engine's) */
     uint64_t page;    /* one KV page: page_size tokens for the layers of one group */
-    struct page_groups groups;
+    struct kv_groups groups;
     uint64_t load_transient; /* read buffers, freed when loading ends */
 };
 

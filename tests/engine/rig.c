@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "engine/engine_metrics.h"
-#include "engine/scheduler_private.h"
+#include "engine/scheduler/scheduler_private.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -144,10 +144,10 @@ struct rig *rig_create(const struct rig_options *options)
     struct rig *rig = calloc(1, sizeof *rig);
     CHECK(rig);
     rig->options = *options;
-    struct page_groups groups = options->groups;
+    struct kv_groups groups = options->groups;
     groups.count += groups.count == 0;
-    uint32_t pool = page_groups_fit(&groups, options->page_size, options->max_batch_tokens,
-                                    options->page_count);
+    uint32_t pool =
+        kv_groups_fit(&groups, options->page_size, options->max_batch_tokens, options->page_count);
     rig->max_length = options->context && options->context < pool ? options->context : pool;
     struct scripted_options scripted = {
         .vocabulary = RIG_VOCABULARY,

@@ -6,8 +6,8 @@
 #ifndef QUIRE_TESTS_ENGINE_RIG_H
 #define QUIRE_TESTS_ENGINE_RIG_H
 
-#include "engine/page_swap.h"
-#include "engine/scheduler.h"
+#include "engine/scheduler/page_swap.h"
+#include "engine/scheduler/scheduler.h"
 #include "tests/engine/scripted_backend.h"
 
 #include <stdbool.h>
@@ -59,7 +59,7 @@ void rig_check_answers(const struct completion *completion, const struct rig_req
 struct rig_options {
     uint32_t page_count; /* usable ones */
     uint32_t page_size;
-    struct page_groups groups; /* count 0: one */
+    struct kv_groups groups; /* count 0: one */
     uint32_t max_sequences;
     uint32_t max_batch_tokens;
     uint32_t context;            /* 0: what the pool holds */

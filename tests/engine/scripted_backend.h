@@ -27,7 +27,7 @@ struct scripted_options {
     uint32_t vocabulary; /* >= 2 */
     uint32_t page_count; /* null page included */
     uint32_t page_size;
-    struct page_groups groups; /* count 0: one */
+    struct kv_groups groups; /* count 0: one */
     uint32_t max_batch_rows;
     uint32_t max_sequences;
     uint32_t logits_rows_max; /* >= 1 */

@@ -170,14 +170,14 @@ static struct sampling_params params_of(const struct request *request)
 
 static void answer_naively(struct backend *backend, struct request *request, uint32_t choice)
 {
-    uint32_t tokens[CONTEXT], pages[PAGE_GROUPS_MAX * CONTEXT / 16];
+    uint32_t tokens[CONTEXT], pages[KV_GROUPS_MAX * CONTEXT / 16];
     struct sampling_params params = params_of(request);
     uint64_t bytes = (sampler_workspace_bytes(backend->vocabulary) + 63) & ~(uint64_t)63;
     void *workspace = aligned_alloc(64, bytes);
     float *logits = malloc(backend->vocabulary * sizeof *logits);
     ck_assert(workspace && logits);
     memcpy(tokens, request->prompt, request->prompt_count * sizeof *tokens);
-    for (uint32_t i = 0; i < PAGE_GROUPS_MAX * CONTEXT / 16; i++)
+    for (uint32_t i = 0; i < KV_GROUPS_MAX * CONTEXT / 16; i++)
         pages[i] = 1 + i;
     for (uint32_t i = 0; i < request->answer_count; i++) {
         uint32_t count = request->prompt_count + i, last = count - 1;
@@ -239,7 +239,7 @@ static void expect(const struct kernels *const *kernels)
         [SAMPLING] = 2,
     };
     memcpy(model.levels, levels, sizeof levels);
-    serve(&served, kernels[0], 1, 16, 1 + PAGE_GROUPS_MAX * CONTEXT / 16);
+    serve(&served, kernels[0], 1, 16, 1 + KV_GROUPS_MAX * CONTEXT / 16);
     model.vocabulary = served.backend->vocabulary;
     model.groups = served.backend->groups.count;
     for (uint32_t i = 0; i < 2; i++) {

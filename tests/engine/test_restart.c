@@ -65,7 +65,7 @@ static void damage(void)
     close(fd);
 }
 
-static void start(const struct page_groups *groups)
+static void start(const struct kv_groups *groups)
 {
     static const uint64_t caps[] = {0, 12000, 100000};
     struct error error;
@@ -130,7 +130,7 @@ static void ask(void)
 }
 
 /* Returns the tokens that were found in pages of earlier lives. */
-static uint64_t live(const struct page_groups *groups)
+static uint64_t live(const struct kv_groups *groups)
 {
     start(groups);
     bool killed = dice(3) == 0;
@@ -156,7 +156,7 @@ static uint64_t live(const struct page_groups *groups)
 
 START_TEST(answers_are_right_in_every_life)
 {
-    static const struct page_groups groups[] = {{.count = 1}, {.count = 3, .window = {0, 20, 12}}};
+    static const struct kv_groups groups[] = {{.count = 1}, {.count = 3, .window = {0, 20, 12}}};
     struct error error;
     uint64_t hits = 0;
     random_state = 88172645463325252u ^ (uint64_t)(_i + 1) * 0x9e3779b97f4a7c15u;

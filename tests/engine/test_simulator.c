@@ -12,8 +12,8 @@
  * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
  */
 #include "base/log.h"
-#include "engine/intake.h"
-#include "engine/scheduler_private.h"
+#include "engine/inbox.h"
+#include "engine/scheduler/scheduler_private.h"
 #include "tests/engine/rig.h"
 
 #include <check.h>
@@ -112,8 +112,8 @@ static void check_client(struct client *client, uint32_t max_length, uint64_t no
 struct simulation {
     struct rig *rig;
     struct rig_options options;
-    struct intake intake;
-    struct intake_tenant intake_tenants[TENANTS_MAX];
+    struct inbox inbox;
+    struct inbox_tenant inbox_tenants[TENANTS_MAX];
     struct client clients[REQUESTS];
     unsigned arrived;
     uint64_t budget_bytes;
@@ -161,9 +161,9 @@ static ssize_t failing_read(int fd, void *bytes, size_t length, off_t offset)
 }
 
 /* Half of the models have windows: of less than a page, of several, of more than any sequence. */
-static struct page_groups random_groups(void)
+static struct kv_groups random_groups(void)
 {
-    struct page_groups groups = {.count = dice(2) ? 1 : 2 + dice(4)};
+    struct kv_groups groups = {.count = dice(2) ? 1 : 2 + dice(4)};
     for (uint32_t g = 1; g < groups.count; g++)
         groups.window[g] = dice(4) == 0 ? 0 : 1 + dice(dice(2) ? 20 : 200);
     return groups;
@@ -173,7 +173,7 @@ static struct rig_options random_options(void)
 {
     static const uint32_t sizes[] = {8, 16, 32, 64};
     uint32_t size = sizes[dice(4)];
-    struct page_groups groups = random_groups();
+    struct kv_groups groups = random_groups();
     return (struct rig_options){
         .page_count = groups.count * (1 + dice(dice(3) == 0 ? 60 : 160 / size)),
         .page_size = size,
@@ -214,14 +214,14 @@ static void begin(struct simulation *sim, uint64_t seed)
         read_fault_odds = dice(2) ? 0 : 2 + dice(40);
         page_swap_note_row_ns(sim->rig->swap, dice(4) ? 1e15 : 1e-3);
     }
-    sim->intake = (struct intake){
+    sim->inbox = (struct inbox){
         .tenant_count = sim->options.tenant_count,
         .max_queue = dice(3) ? 1000 : 1 + dice(5),
         .max_sequences = sim->options.max_sequences,
         .max_tokens = dice(3) ? 0 : 1 + dice(150),
-        .tenants = sim->intake_tenants,
+        .tenants = sim->inbox_tenants,
     };
-    sim->intake.room = sim->options.max_sequences;
+    sim->inbox.room = sim->options.max_sequences;
     sim->budget_bytes = dice(4) ? 0 : 2000 + dice(12000);
     rig_limit_requests(sim->budget_bytes);
     sim->cancels_all = seed % 16 == 15;
@@ -266,8 +266,8 @@ static void arrive(struct simulation *sim)
     }
     struct error error;
     uint32_t tenant = client->request.tenant;
-    enum status status = intake_check(&sim->intake, tenant, 1, client->request.token_count,
-                                      sim->rig->now_ns, &error);
+    enum status status =
+        inbox_check(&sim->inbox, tenant, 1, client->request.token_count, sim->rig->now_ns, &error);
     if (status != STATUS_OK) {
         SURE(status == STATUS_BUSY);
         SURE(error.retry_after_s >= 1 && error.retry_after_s <= 300);
@@ -276,7 +276,7 @@ static void arrive(struct simulation *sim)
         client->completion = NULL;
         return;
     }
-    intake_enter(&sim->intake, tenant, 1, client->request.token_count);
+    inbox_enter(&sim->inbox, tenant, 1, client->request.token_count);
     rig_add(sim->rig, client->completion);
 }
 
@@ -342,13 +342,13 @@ static void publish(struct simulation *sim)
     struct scheduler *scheduler = sim->rig->scheduler;
     uint32_t running = scheduler_running_count(scheduler);
     bool waiting = scheduler_waiting_count(scheduler) > 0;
-    sim->intake.room = waiting ? 0 : sim->options.max_sequences - running;
+    sim->inbox.room = waiting ? 0 : sim->options.max_sequences - running;
     for (uint32_t i = 0; i < sim->options.tenant_count; i++) {
         struct scheduler_tenant_counts counts;
         scheduler_tenant_counts(scheduler, i, &counts);
-        intake_publish(&sim->intake, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
+        inbox_publish(&sim->inbox, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
     }
-    intake_observe(&sim->intake, scheduler_completed_count(scheduler), sim->rig->now_ns);
+    inbox_observe(&sim->inbox, scheduler_completed_count(scheduler), sim->rig->now_ns);
 }
 
 static void check_queue(const struct simulation *sim)
@@ -361,12 +361,12 @@ static void check_queue(const struct simulation *sim)
             tokens += completion->prompt_count;
         }
     }
-    struct intake_queued queued = intake_queued(&sim->intake);
+    struct inbox_queued queued = inbox_queued(&sim->inbox);
     SURE(queued.requests == requests);
     SURE(queued.tokens == tokens);
-    SURE(requests <= sim->intake.max_queue + sim->options.max_sequences);
-    if (sim->intake.max_tokens && requests > 1)
-        SURE(tokens <= sim->intake.max_tokens + PROMPT_MAX);
+    SURE(requests <= sim->inbox.max_queue + sim->options.max_sequences);
+    if (sim->inbox.max_tokens && requests > 1)
+        SURE(tokens <= sim->inbox.max_tokens + PROMPT_MAX);
     SURE(!sim->budget_bytes || rig_request_bytes() <= sim->budget_bytes);
 }
 
@@ -615,7 +615,7 @@ START_TEST(every_order_of_events_in_a_tiny_pool)
     }
     if (_i % WORLDS >=
         16) { /* three pages of one group and two of the other are the least that go on */
-        world.options.groups = (struct page_groups){.count = 2, .window = {0, 5}};
+        world.options.groups = (struct kv_groups){.count = 2, .window = {0, 5}};
         world.options.page_count += 2;
         world.options.max_batch_tokens = 4;
     }

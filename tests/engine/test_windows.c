@@ -38,7 +38,7 @@
 static struct {
     char path[64];
     uint32_t vocabulary, window;
-    struct page_groups groups;
+    struct kv_groups groups;
 } model;
 
 struct request {
@@ -85,7 +85,7 @@ static void serve(struct served *served, uint32_t page_size, uint32_t whole, uin
     ck_assert(kernels_select("auto", &options.kernels, &error) == STATUS_OK);
     model_sizes(served->gguf, &served->config, &options, &sizes);
     model.groups = sizes.groups;
-    uint32_t each = sizes.groups.count * page_groups_pages(page_size, CONTEXT);
+    uint32_t each = sizes.groups.count * kv_groups_pages(page_size, CONTEXT);
     options.page_count = 1 + (whole ? whole * each : page_count);
     ck_assert_msg(model_backend_create(served->gguf, &served->config, &options, NULL, NULL,
                                        &served->backend, &error) == STATUS_OK,
@@ -103,8 +103,8 @@ static void serve_end(struct served *served)
 /* Everything again for every token, in pages that are all there. */
 static void answer_naively(struct backend *backend, struct request *request, uint32_t choice)
 {
-    uint32_t pages = page_groups_pages(backend->page_size, CONTEXT);
-    uint32_t tokens[CONTEXT], ids[PAGE_GROUPS_MAX * CONTEXT / 8];
+    uint32_t pages = kv_groups_pages(backend->page_size, CONTEXT);
+    uint32_t tokens[CONTEXT], ids[KV_GROUPS_MAX * CONTEXT / 8];
     struct sampling_params params = params_of(request);
     uint64_t bytes = (sampler_workspace_bytes(backend->vocabulary) + 63) & ~(uint64_t)63;
     void *workspace = aligned_alloc(64, bytes);
@@ -353,7 +353,7 @@ START_TEST(lost_pages_shorten_hits_and_change_nothing)
     serve_end(&naive);
     for (uint32_t s = 0; s < 3; s++) {
         struct shape shape = shapes[s];
-        uint64_t need = page_groups_need(&model.groups, shape.page_size, shape.chunk, LONGEST + 9);
+        uint64_t need = kv_groups_need(&model.groups, shape.page_size, shape.chunk, LONGEST + 9);
         shape.page_count = (uint32_t)need + 2 * model.groups.count;
         struct run run;
         start(&run, &shape);
@@ -390,7 +390,7 @@ START_TEST(giving_way_changes_nothing)
         struct shape shape = shapes[s % 3];
         shape.preempt_every = every[s / 3];
         if (shape.preempt_every == 0) {
-            uint64_t need = page_groups_need(&model.groups, shape.page_size, shape.chunk, CONTEXT);
+            uint64_t need = kv_groups_need(&model.groups, shape.page_size, shape.chunk, CONTEXT);
             shape.page_count = (uint32_t)need;
         }
         struct run run;

@@ -32,7 +32,7 @@ struct naive_page {
 
 struct naive {
     unsigned page_count, size;
-    struct page_groups groups;
+    struct kv_groups groups;
     struct naive_page pages[PAGES_MAX];
     uint32_t order[PAGES_MAX]; /* free pages, next to be reused first */
     unsigned free_count;
@@ -63,7 +63,7 @@ static uint32_t dice(uint32_t sides)
     return (uint32_t)(random_state >> 20) % sides;
 }
 
-static void naive_init(unsigned page_count, unsigned size, struct page_groups groups)
+static void naive_init(unsigned page_count, unsigned size, struct kv_groups groups)
 {
     memset(&naive, 0, sizeof naive);
     naive.page_count = page_count;
@@ -211,7 +211,7 @@ static uint32_t naive_page_of(const struct table *table, unsigned group, unsigne
 
 static unsigned first_needed(unsigned group, unsigned length)
 {
-    return page_groups_first(&naive.groups, group, naive.size, length * naive.size);
+    return kv_groups_first(&naive.groups, group, naive.size, length * naive.size);
 }
 
 /* Has every group what it needs to go on after `length` pages? */
@@ -425,7 +425,7 @@ START_TEST(random_operations_agree_with_the_naive_model)
     random_state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);
     unsigned size = sizes[_i % 4];
     unsigned page_count = 2 + dice(PAGES_MAX - 1);
-    struct page_groups groups = {.count = _i < 8 ? 1 : 2 + dice(GROUPS_MAX - 1)};
+    struct kv_groups groups = {.count = _i < 8 ? 1 : 2 + dice(GROUPS_MAX - 1)};
     for (unsigned g = 1; g < groups.count; g++)
         groups.window[g] = dice(4) ? 1 + dice(3 * size) : 0;
     naive_init(page_count, size, groups);

@@ -81,13 +81,13 @@ END_TEST
    group, unless the model is one group and kept whole. */
 static void check_groups(const struct model_details *details)
 {
-    static bool taken[PAGE_GROUPS_MAX][LIMIT_LAYERS];
+    static bool taken[KV_GROUPS_MAX][LIMIT_LAYERS];
     static struct kv_place places[LIMIT_LAYERS];
     const struct model_config *config = &details->config;
     struct model_groups model = kv_groups_of(config);
-    const struct page_groups *groups = &model.groups;
+    const struct kv_groups *groups = &model.groups;
     memset(taken, 0, sizeof taken);
-    ck_assert_uint_le(groups->count, PAGE_GROUPS_MAX);
+    ck_assert_uint_le(groups->count, KV_GROUPS_MAX);
     ck_assert_uint_eq(groups->window[0], 0);
     kv_groups_places(details, places);
     for (uint32_t layer = 0; layer < config->layers; ++layer) {

@@ -42,7 +42,7 @@ struct runner {
     struct model_config config;
     struct workers *workers;
     struct backend *backend;
-    uint32_t pages[SEQUENCES][PAGE_GROUPS_MAX][CONTEXT / 8];
+    uint32_t pages[SEQUENCES][KV_GROUPS_MAX][CONTEXT / 8];
     uint32_t page_count; /* of one sequence, in each group */
 };
 
