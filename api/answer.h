@@ -36,6 +36,10 @@ struct api_context {
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;
     uint32_t max_model_len;
+    /* NULL, or called by answer_open between units of a long request's work, on its thread and with
+       no lock held: other answers may be opened within it. */
+    void (*yield)(void *arg);
+    void *yield_arg;
     uint64_t timeout_ns;    /* of requests that name none; 0: they may take as long as they take */
     int64_t created_unix_s; /* for /v1/models */
 };

@@ -347,13 +347,20 @@ enum status json_scan_text(const char *text, size_t length, bool want_prompt,
     return good ? STATUS_OK : STATUS_INVALID;
 }
 
-/* Text that passed the scan: end of the string that starts at `at`. */
+/* Text that passed the scan: end of the string that starts at `at`. A quote ends it unless an odd
+   number of backslashes stands before it. */
 static size_t string_end(struct json_slice slice, size_t at)
 {
-    for (at++; slice.text[at] != '"'; at++)
-        if (slice.text[at] == '\\')
-            at++;
-    return at + 1;
+    for (size_t from = at + 1;; from++) {
+        const char *quote = memchr(slice.text + from, '"', slice.length - from);
+        CHECK(quote != NULL);
+        size_t end = (size_t)(quote - slice.text), backslashes = 0;
+        while (end - backslashes > from && slice.text[end - backslashes - 1] == '\\')
+            backslashes++;
+        if (backslashes % 2 == 0)
+            return end + 1;
+        from = end;
+    }
 }
 
 static bool is_space(char c)

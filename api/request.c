@@ -53,6 +53,12 @@ enum status request_take(const struct api_context *context, struct request *requ
     return STATUS_OK;
 }
 
+void request_yield(const struct api_context *context)
+{
+    if (context->yield)
+        context->yield(context->yield_arg);
+}
+
 uint32_t request_room(const struct request *request, const struct api_context *context,
                       uint32_t index)
 {
@@ -61,15 +67,22 @@ uint32_t request_room(const struct request *request, const struct api_context *c
     return request->max_tokens < left ? request->max_tokens : left;
 }
 
+/* `than`: "" or "more than ", where nobody counted any further. */
+static enum status too_long(const struct api_context *context, const char *than, size_t count,
+                            const char *param, struct error *error)
+{
+    return error_set_code(error, STATUS_INVALID, "context_length_exceeded", param,
+                          "This server's context holds %u tokens, answer included; the prompt "
+                          "has %s%zu tokens. Shorten the prompt.",
+                          context->max_model_len, than, count);
+}
+
 enum status request_check_length(const struct api_context *context, const struct request *request,
                                  size_t count, const char *param, struct error *error)
 {
     uint32_t limit = context->max_model_len;
     if (count > limit || (count == limit && request->max_tokens > 0))
-        return error_set_code(error, STATUS_INVALID, "context_length_exceeded", param,
-                              "This server's context holds %u tokens, answer included; the prompt "
-                              "has %zu tokens. Shorten the prompt.",
-                              limit, count);
+        return too_long(context, "", count, param, error);
     return STATUS_OK;
 }
 
@@ -80,12 +93,13 @@ enum status request_tokenize(const struct api_context *context, struct request *
     uint32_t *tokens = NULL;
     size_t count = 0;
     struct error inner = {0};
-    enum status status = tokenizer_encode(context->tokenizer, text, length, flags, sentinel,
-                                          context->max_model_len, &tokens, &count, &inner);
+    const struct tokenizer_yield yield = {context->yield, context->yield_arg};
+    request_yield(context);
+    enum status status = tokenizer_encode_yielding(
+        context->tokenizer, text, length, flags, sentinel, context->max_model_len,
+        yield.call ? &yield : NULL, &tokens, &count, &inner);
     if (status == STATUS_TOO_LARGE)
-        return request_check_length(
-            context, request, count > context->max_model_len ? count : context->max_model_len + 1,
-            param, error);
+        return too_long(context, "more than ", context->max_model_len, param, error);
     if (status != STATUS_OK) {
         if (error)
             *error = inner;
@@ -385,6 +399,7 @@ enum status request_read(const struct api_context *context, enum answer_kind kin
     *out = (struct request){.kind = kind};
     struct json_document document;
     enum status status = json_open(body, length, context->budget, &document, error);
+    request_yield(context);
     if (status == STATUS_OK)
         status = read_shared(context, &document, caller, out, error);
     if (status == STATUS_OK)

@@ -69,6 +69,9 @@ enum status request_tokenize(const struct api_context *context, struct request *
 /* 400 context_length_exceeded with the numbers, if `count` leaves no room. */
 enum status request_check_length(const struct api_context *context, const struct request *request,
                                  size_t count, const char *param, struct error *error);
+/* Between two units of work: others may have a turn. */
+void request_yield(const struct api_context *context);
+
 /* Enter `bytes` for prompts; STATUS_BUSY without room. */
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error);

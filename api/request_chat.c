@@ -191,6 +191,7 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
     struct buffer text;
     buffer_init(&text, 0);
     chat_write_context(chat);
+    request_yield(chat->context);
     enum status status = STATUS_OK;
     if (chat->json.failed || chat->scratch.failed || chat->final.failed)
         status = error_set(error, STATUS_IO, NULL, "Out of memory.");

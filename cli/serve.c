@@ -40,11 +40,18 @@ struct service {
     struct error load_error;
 };
 
+static void yield_preprocessing(void *arg)
+{
+    preprocessing_thread_yield(arg);
+}
+
 static void load_model(void *arg)
 {
     struct service *service = arg;
     service->load_status =
         runtime_create(service->options, service->factory, &service->runtime, &service->load_error);
+    service->runtime.api.yield = yield_preprocessing;
+    service->runtime.api.yield_arg = service->text;
     uint64_t one = 1;
     ssize_t put = write(service->loaded_fd, &one, sizeof one);
     CHECK(put == sizeof one);

@@ -390,7 +390,8 @@ static enum MHD_Result hand_to_preprocessing_thread(struct request *r)
         return MHD_NO; /* already gone */
     }
     r->state = REQUEST_OPENING;
-    r->job = (struct preprocessing_job){.run = open_answer, .arg = r, .lane = r->caller.tenant};
+    r->job = (struct preprocessing_job){
+        .run = open_answer, .arg = r, .lane = r->caller.tenant, .bytes = r->body_length};
     if (!preprocessing_thread_push(server->config.text, &r->job)) {
         http_refuse(r, 429, STATUS_BUSY, "queue_full", "too many requests are waiting");
         r->error.retry_after_s = 1;

@@ -15,9 +15,21 @@
 #define STACK_BYTES (64 * MIB)
 #define GUARD_BYTES (64 * KIB)
 
-struct lane {
+/* What a job costs beside its text, so that many tiny ones count too. */
+#define JOB_BYTES 4096u
+
+enum size { SIZE_SHORT, SIZE_MIDDLE, SIZE_LONG, SIZE_COUNT };
+
+struct queue {
     struct preprocessing_job *first, *last;
+    uint64_t served_bytes; /* of jobs that are done, and what was saved up while idle */
+};
+
+struct lane {
+    struct queue queues[SIZE_COUNT];
     unsigned waiting;
+    uint64_t served_bytes;
+    uint64_t clock; /* what the queue of the last turn had been served: idle ones start there */
     uint64_t last_turn;
 };
 
@@ -27,31 +39,88 @@ struct preprocessing_thread {
     void *stack;
     unsigned queue_limit;
     uint32_t lane_count;
+    /* preprocessing thread only */
+    bool nested; /* a short job runs within another one */
     /* under lock */
     pthread_mutex_t lock;
     pthread_cond_t news;
     unsigned waiting;
     uint64_t turn;
+    uint64_t clock; /* what the lane of the last turn had been served: idle ones start there */
     bool stop;
+    /* the job that runs, not one within it */
+    struct lane *running_lane;
+    enum size running_size;
+    uint64_t running_cost;
     struct lane lanes[]; /* [lane_count] */
 };
 
-/* Under lock: the first job of the lane that has waited longest for a turn. */
-static struct preprocessing_job *take_job(struct preprocessing_thread *thread)
+/* With something for each job, so that many tiny ones count too. */
+static uint64_t job_cost(const struct preprocessing_job *job)
+{
+    return job->bytes + 4096;
+}
+
+static enum size job_size(const struct preprocessing_job *job)
+{
+    return job->bytes <= PREPROCESSING_JOB_SHORT_BYTES    ? SIZE_SHORT
+           : job->bytes <= PREPROCESSING_JOB_MIDDLE_BYTES ? SIZE_MIDDLE
+                                                          : SIZE_LONG;
+}
+
+/* Under lock: of a lane in which somebody waits, the size whose turn it is. */
+static enum size next_size(const struct lane *lane)
+{
+    enum size next = SIZE_COUNT;
+    for (unsigned i = 0; i < SIZE_COUNT; i++)
+        if (lane->queues[i].first &&
+            (next == SIZE_COUNT || lane->queues[i].served_bytes < lane->queues[next].served_bytes))
+            next = (enum size)i;
+    CHECK(next != SIZE_COUNT);
+    return next;
+}
+
+static bool is_before(const struct lane *a, const struct lane *b)
+{
+    return a->served_bytes != b->served_bytes ? a->served_bytes < b->served_bytes
+                                              : a->last_turn < b->last_turn;
+}
+
+/* Under lock: the lane whose turn it is. */
+static struct lane *next_lane(struct preprocessing_thread *thread)
 {
     struct lane *next = NULL;
     for (uint32_t i = 0; i < thread->lane_count; i++) {
         struct lane *lane = &thread->lanes[i];
-        if (lane->first && (!next || lane->last_turn < next->last_turn))
+        if (lane->waiting && (!next || is_before(lane, next)))
             next = lane;
     }
     CHECK(next != NULL);
-    struct preprocessing_job *job = next->first;
-    next->first = job->next;
-    next->last_turn = ++thread->turn;
-    next->waiting--;
+    return next;
+}
+
+/* Under lock, which is let go while the job runs: it may be gone afterwards. */
+static void run_job(struct preprocessing_thread *thread, struct lane *lane, enum size size)
+{
+    struct queue *queue = &lane->queues[size];
+    struct preprocessing_job *job = queue->first;
+    uint64_t cost = job_cost(job);
+    queue->first = job->next;
+    lane->last_turn = ++thread->turn;
+    lane->waiting--;
     thread->waiting--;
-    return job;
+    if (!thread->nested) {
+        thread->clock = lane->served_bytes;
+        lane->clock = queue->served_bytes;
+        thread->running_lane = lane;
+        thread->running_size = size;
+        thread->running_cost = cost;
+    }
+    pthread_mutex_unlock(&thread->lock);
+    job->run(job->arg);
+    pthread_mutex_lock(&thread->lock);
+    queue->served_bytes += cost;
+    lane->served_bytes += cost;
 }
 
 static void *preprocessing_thread_main(void *arg)
@@ -63,13 +132,44 @@ static void *preprocessing_thread_main(void *arg)
             pthread_cond_wait(&thread->news, &thread->lock);
         if (!thread->waiting)
             break;
-        struct preprocessing_job *job = take_job(thread);
-        pthread_mutex_unlock(&thread->lock);
-        job->run(job->arg);
-        pthread_mutex_lock(&thread->lock);
+        struct lane *lane = next_lane(thread);
+        run_job(thread, lane, next_size(lane));
     }
     pthread_mutex_unlock(&thread->lock);
     return NULL;
+}
+
+/* Under lock: the lane whose first short job may run now, NULL: none. What was served within the
+   running job may not pass what will have been served with it. */
+static struct lane *next_nested(struct preprocessing_thread *thread)
+{
+    const struct lane *running = thread->running_lane;
+    const struct queue *its = &running->queues[thread->running_size];
+    struct lane *next = NULL;
+    for (uint32_t i = 0; i < thread->lane_count; i++) {
+        struct lane *lane = &thread->lanes[i];
+        const struct queue *queue = &lane->queues[SIZE_SHORT];
+        bool due = lane == running
+                       ? queue->served_bytes < its->served_bytes + thread->running_cost
+                       : lane->served_bytes < running->served_bytes + thread->running_cost;
+        if (queue->first && due && (!next || is_before(lane, next)))
+            next = lane;
+    }
+    return next;
+}
+
+void preprocessing_thread_yield(struct preprocessing_thread *thread)
+{
+    if (thread->nested)
+        return;
+    pthread_mutex_lock(&thread->lock);
+    thread->nested = true;
+    CHECK(thread->running_lane != NULL);
+    if (thread->running_size != SIZE_SHORT)
+        for (struct lane *lane; (lane = next_nested(thread)) != NULL;)
+            run_job(thread, lane, SIZE_SHORT);
+    thread->nested = false;
+    pthread_mutex_unlock(&thread->lock);
 }
 
 /* Memory of our own, so that the kernel puts no huge pages under a stack of which little is used.
@@ -144,8 +244,13 @@ bool preprocessing_thread_push(struct preprocessing_thread *thread, struct prepr
     unsigned left = thread->queue_limit - thread->waiting;
     bool room = left > 0 && !thread->stop && (thread->lane_count <= 2 || lane->waiting < left);
     if (room) {
-        *(lane->first ? &lane->last->next : &lane->first) = job;
-        lane->last = job;
+        struct queue *queue = &lane->queues[job_size(job)];
+        if (!lane->waiting && lane->served_bytes < thread->clock)
+            lane->served_bytes = thread->clock;
+        if (!queue->first && queue->served_bytes < lane->clock)
+            queue->served_bytes = lane->clock;
+        *(queue->first ? &queue->last->next : &queue->first) = job;
+        queue->last = job;
         lane->waiting++;
         thread->waiting++;
         pthread_cond_signal(&thread->news);

@@ -476,7 +476,7 @@ uint64_t tokenizer_memory_bytes(const struct tokenizer *tokenizer)
 
 /* ---- Encoding. ---- */
 
-/* Where tokens go; past the limit they are only counted. */
+/* Where tokens go. The first one past the limit ends the encoding. */
 struct sink {
     uint32_t *tokens;
     size_t count;
@@ -493,8 +493,21 @@ struct encoder {
     size_t sentinel_length; /* 0: none */
     char *rewritten;        /* ordinary text where it had to be copied */
     size_t rewritten_capacity;
+    const struct tokenizer_yield *yield;
+    size_t unyielded_bytes; /* worked on since the last yield */
     struct error *error;
 };
+
+/* Let others have a turn after each TOKENIZER_YIELD_BYTES of text. */
+static void note_work(struct encoder *encoder, size_t bytes)
+{
+    encoder->unyielded_bytes += bytes;
+    if (encoder->unyielded_bytes < TOKENIZER_YIELD_BYTES)
+        return;
+    encoder->unyielded_bytes = 0;
+    if (encoder->yield != NULL)
+        encoder->yield->call(encoder->yield->arg);
+}
 
 static enum status no_memory(struct error *error)
 {
@@ -505,7 +518,8 @@ static enum status sink_push(struct sink *sink, uint32_t token, struct error *er
 {
     if (sink->count >= sink->limit) {
         ++sink->count;
-        return STATUS_OK;
+        return error_set_code(error, STATUS_TOO_LARGE, "context_length_exceeded", NULL,
+                              "the text has more tokens than the limit of %zu", sink->limit);
     }
     if (sink->count == sink->capacity) {
         size_t capacity = sink->capacity < 64 ? 64 : sink->capacity + sink->capacity / 2;
@@ -582,6 +596,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
 {
     struct encoder *encoder = arg;
     const struct tokenizer *tokenizer = encoder->tokenizer;
+    note_work(encoder, length < MERGE_PIECE_MAX ? length : MERGE_PIECE_MAX);
     if (tokenizer->pieces.slots != NULL && length <= tokenizer->vocabulary.longest_piece) {
         uint32_t token =
             token_index_find(&tokenizer->pieces, &tokenizer->vocabulary, bytes, length);
@@ -595,6 +610,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
             return status;
         bytes += part;
         length -= part;
+        note_work(encoder, length < MERGE_PIECE_MAX ? length : MERGE_PIECE_MAX);
     }
     return STATUS_OK;
 }
@@ -620,6 +636,7 @@ static enum status push_unknown(struct encoder *encoder, const char *bytes, uint
 static enum status encode_scored(struct encoder *encoder, const char *bytes, uint32_t length)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
+    note_work(encoder, length);
     if (!merger_reserve(&encoder->merger, length))
         return no_memory(encoder->error);
     struct merge_symbol *symbols = encoder->merger.symbols;
@@ -801,10 +818,14 @@ static size_t swallowed(const struct tokenizer *tokenizer, uint32_t token, const
 static enum status encode_text(struct encoder *encoder, const char *text, size_t length,
                                unsigned flags)
 {
-    size_t begin = 0;
+    size_t begin = 0, noted = 0;
     bool after_special = true;
     for (size_t i = 0; i < length;) {
         size_t matched = 0;
+        if (i - noted >= TOKENIZER_YIELD_BYTES) {
+            note_work(encoder, i - noted);
+            noted = i;
+        }
         uint32_t token = find_special(encoder->tokenizer, flags, text + i, length - i, &matched);
         if (token == TOKEN_NONE) {
             ++i;
@@ -854,9 +875,18 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                              unsigned flags, uint32_t sentinel, size_t limit, uint32_t **tokens,
                              size_t *count, struct error *error)
 {
+    return tokenizer_encode_yielding(tokenizer, text, length, flags, sentinel, limit, NULL, tokens,
+                                     count, error);
+}
+
+enum status tokenizer_encode_yielding(const struct tokenizer *tokenizer, const char *text,
+                                      size_t length, unsigned flags, uint32_t sentinel,
+                                      size_t limit, const struct tokenizer_yield *yield,
+                                      uint32_t **tokens, size_t *count, struct error *error)
+{
     *tokens = NULL;
     *count = 0;
-    struct encoder encoder = {.tokenizer = tokenizer, .error = error};
+    struct encoder encoder = {.tokenizer = tokenizer, .yield = yield, .error = error};
     encoder.sink.limit = limit;
     if (sentinel != 0)
         encoder.sentinel_length = (size_t)utf8_encode(sentinel, encoder.sentinel);
@@ -874,10 +904,6 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     pretokenizer_scratch_destroy(encoder.scratch);
     merger_deinit(&encoder.merger);
     free(encoder.rewritten);
-    if (status == STATUS_OK && encoder.sink.count > limit)
-        status = error_set_code(error, STATUS_TOO_LARGE, "context_length_exceeded", NULL,
-                                "the text has %zu tokens, more than the limit of %zu",
-                                encoder.sink.count, limit);
     if (status == STATUS_OK && encoder.sink.tokens == NULL) {
         encoder.sink.tokens = malloc(sizeof *encoder.sink.tokens);
         if (encoder.sink.tokens == NULL)

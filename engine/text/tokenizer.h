@@ -31,12 +31,28 @@ void tokenizer_destroy(struct tokenizer *tokenizer);
 uint64_t tokenizer_memory_bytes(const struct tokenizer *tokenizer);
 
 /* *tokens is malloc'd (free it), also when *count is 0. More than `limit` tokens: STATUS_TOO_LARGE
-   with code "context_length_exceeded" and no allocation left; *count is then the true count.
+   with code "context_length_exceeded" and no allocation left; *count is then limit + 1, because
+   encoding ends there: a text that is far too long costs no more than one that just fits.
    `sentinel`: 0, or a code point whose occurrences break up special tokens and are then dropped:
    api/ puts it into user text so that no user can forge a control token. */
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                              unsigned flags, uint32_t sentinel, size_t limit, uint32_t **tokens,
                              size_t *count, struct error *error);
+
+/* A long text is encoded in units: after each TOKENIZER_YIELD_BYTES of it (a word is never divided,
+   so at most 256 KiB) `call` may do other work on this thread, encoding other texts included. */
+#define TOKENIZER_YIELD_BYTES ((size_t)64 << 10)
+
+struct tokenizer_yield {
+    void (*call)(void *arg);
+    void *arg;
+};
+
+/* tokenizer_encode that yields; NULL: never. */
+enum status tokenizer_encode_yielding(const struct tokenizer *tokenizer, const char *text,
+                                      size_t length, unsigned flags, uint32_t sentinel,
+                                      size_t limit, const struct tokenizer_yield *yield,
+                                      uint32_t **tokens, size_t *count, struct error *error);
 
 uint32_t tokenizer_vocabulary(const struct tokenizer *tokenizer);
 /* The bytes a token stands for; control tokens give length 0. Lives as long as the tokenizer. */

@@ -612,9 +612,10 @@ START_TEST(context_edges)
                 ck_assert_uint_eq(request.prompts[0].count, cases[i].count);
                 ck_assert_uint_eq(request_room(&request, &fixture.context, 0), cases[i].room);
             } else {
-                char number[16];
+                char number[32];
                 ck_assert_str_eq(error.code, "context_length_exceeded");
-                snprintf(number, sizeof number, " %u ", cases[i].count);
+                snprintf(number, sizeof number,
+                         text && cases[i].count > 128 ? "more than 128 " : " %u ", cases[i].count);
                 ck_assert_msg(strstr(error.message, number) && strstr(error.message, "128"), "%s",
                               error.message);
             }

@@ -2,6 +2,7 @@
 #include "server/preprocessing_thread.h"
 
 #include <check.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdint.h>
 #include <string.h>
@@ -113,6 +114,110 @@ START_TEST(test_lanes_take_turns)
 }
 END_TEST
 
+#define LONG_BYTES (8u << 20)
+
+static struct preprocessing_job late[8];
+static unsigned late_count;
+
+/* A long job of several units. Between them others come: they run before it ends. */
+static void work_long(void *arg)
+{
+    for (unsigned unit = 0; unit < 3; unit++) {
+        if (unit == 1)
+            for (unsigned i = 0; i < late_count; i++)
+                ck_assert(preprocessing_thread_push(thread, &late[i]));
+        preprocessing_thread_yield(thread);
+    }
+    note(arg);
+}
+
+static struct preprocessing_job job_of(unsigned number, uint32_t lane, uint64_t bytes)
+{
+    return (struct preprocessing_job){
+        .run = note, .arg = (void *)(uintptr_t)number, .lane = lane, .bytes = bytes};
+}
+
+static void assert_order(const unsigned *expected, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        sem_wait(&finished);
+    for (unsigned i = 0; i < count; i++)
+        ck_assert_msg(order[i] == expected[i], "turn %u: job %u, not %u", i, order[i], expected[i]);
+    ck_assert_uint_eq(order_count, count);
+}
+
+/* Four requests of 8 MB wait; a short and a middle one that come later run before three of them. */
+START_TEST(test_short_overtake_long)
+{
+    struct preprocessing_job first = {.run = hold}, jobs[6];
+    ck_assert(preprocessing_thread_push(thread, &first));
+    sem_wait(&begun);
+    for (unsigned i = 0; i < 4; i++)
+        jobs[i] = job_of(i, 0, LONG_BYTES);
+    jobs[4] = job_of(4, 0, 1000);
+    jobs[5] = job_of(5, 0, 200000);
+    for (unsigned i = 0; i < 6; i++)
+        ck_assert(preprocessing_thread_push(thread, &jobs[i]));
+    sem_post(&go);
+    static const unsigned expected[] = {5, 0, 4, 1, 2, 3};
+    assert_order(expected, 6);
+}
+END_TEST
+
+/* Short jobs run within a long one, its own lane's and others'; long and middle ones do not, and
+   nothing runs within the short ones. */
+START_TEST(test_short_run_within_long)
+{
+    late[0] = job_of(1, 1, LONG_BYTES);
+    late[1] = job_of(2, 2, LONG_BYTES);
+    late[2] = job_of(3, 1, 1000);
+    late[3] = job_of(4, 3, PREPROCESSING_JOB_SHORT_BYTES);
+    late[4] = job_of(5, 2, PREPROCESSING_JOB_SHORT_BYTES + 1);
+    late_count = 5;
+    struct preprocessing_job job = {.run = work_long, .lane = 1, .bytes = LONG_BYTES};
+    ck_assert(preprocessing_thread_push(thread, &job));
+    static const unsigned expected[] = {4, 3, 0, 5, 2, 1};
+    assert_order(expected, 6);
+}
+END_TEST
+
+/* A short job pushes the next one while it runs: that could go on for ever. */
+static void push_another(void *arg)
+{
+    (void)arg;
+    preprocessing_thread_yield(thread); /* nothing runs within it */
+    unsigned next = order_count % 2;
+    if (order_count++ < 1000 && order_count < 1000) {
+        late[next] =
+            (struct preprocessing_job){.run = push_another, .bytes = PREPROCESSING_JOB_SHORT_BYTES};
+        ck_assert(preprocessing_thread_push(thread, &late[next]));
+    }
+}
+
+static void work_among_short(void *arg)
+{
+    late[0] =
+        (struct preprocessing_job){.run = push_another, .bytes = PREPROCESSING_JOB_SHORT_BYTES};
+    ck_assert(preprocessing_thread_push(thread, &late[0]));
+    preprocessing_thread_yield(thread);
+    *(unsigned *)arg = order_count;
+    sem_post(&finished);
+}
+
+/* Those that run within a long job have its bytes at most, so it ends. */
+START_TEST(test_short_do_not_starve_long)
+{
+    unsigned within = 0;
+    struct preprocessing_job job = {.run = work_among_short, .arg = &within, .bytes = LONG_BYTES};
+    ck_assert(preprocessing_thread_push(thread, &job));
+    sem_wait(&finished);
+    ck_assert_uint_ge(within, LONG_BYTES / PREPROCESSING_JOB_SHORT_BYTES / 2);
+    ck_assert_uint_le(within, LONG_BYTES / PREPROCESSING_JOB_SHORT_BYTES + 1);
+    while (preprocessing_thread_waiting(thread))
+        sched_yield();
+}
+END_TEST
+
 START_TEST(test_deep_stack)
 {
     unsigned result = 0;
@@ -129,11 +234,14 @@ int main(void)
     TCase *tests = tcase_create("preprocessing_thread");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_order_and_bound);
+    tcase_add_test(tests, test_short_overtake_long);
+    tcase_add_test(tests, test_short_do_not_starve_long);
     tcase_add_test(tests, test_deep_stack);
     suite_add_tcase(suite, tests);
     TCase *keys = tcase_create("keys");
     tcase_add_checked_fixture(keys, setup_keys, teardown);
     tcase_add_test(keys, test_lanes_take_turns);
+    tcase_add_test(keys, test_short_run_within_long);
     suite_add_tcase(suite, keys);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "base/utf8.h"
+#include "engine/text/merge.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/vocabulary.h"
 #include "tests/engine/model/gguf_writer.h"
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define BOMB_BYTES ((size_t)1 << 16)
@@ -449,6 +451,70 @@ START_TEST(test_beginning_and_end)
 }
 END_TEST
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct turns {
+    const struct tokenizer *tokenizer;
+    unsigned count;
+};
+
+/* Another text is encoded within the first. */
+static void take_turn(void *arg)
+{
+    struct turns *turns = arg;
+    turns->count++;
+    assert_ids(turns->tokenizer, "ab", 0, 0, IDS('a', 'b'));
+}
+
+static void assert_bounded(struct made *made, const char *unit)
+{
+    struct tokenizer *tokenizer = made_tokenizer(made);
+    size_t length = (size_t)2 << 20, each = strlen(unit), count;
+    char *text = malloc(length);
+    for (size_t i = 0; i < length; i++)
+        text[i] = unit[i % each];
+    uint32_t *tokens, *undivided;
+    struct error error = {0};
+    uint64_t start = cpu_ns();
+    size_t whole = encode(tokenizer, text, length, 0, 0, &undivided);
+    uint64_t whole_ns = cpu_ns() - start;
+    start = cpu_ns();
+    ck_assert_int_eq(tokenizer_encode(tokenizer, text, length, 0, 0, 100, &tokens, &count, &error),
+                     STATUS_TOO_LARGE);
+    uint64_t cut_ns = cpu_ns() - start;
+    ck_assert_uint_eq(count, 101);
+    ck_assert_msg(cut_ns < whole_ns / 2, "%llu ns for 101 tokens, %llu for all",
+                  (unsigned long long)cut_ns, (unsigned long long)whole_ns);
+    struct turns turns = {.tokenizer = tokenizer};
+    const struct tokenizer_yield yield = {take_turn, &turns};
+    ck_assert_int_eq(tokenizer_encode_yielding(tokenizer, text, length, 0, 0, length, &yield,
+                                               &tokens, &count, &error),
+                     STATUS_OK);
+    ck_assert_uint_ge(turns.count, length / MERGE_PIECE_MAX);
+    ck_assert_uint_eq(count, whole);
+    ck_assert_mem_eq(tokens, undivided, count * sizeof *tokens);
+    free(tokens);
+    free(undivided);
+    free(text);
+    tokenizer_destroy(tokenizer);
+    made_free(made);
+}
+
+/* A text that is too long costs as much as the limit's tokens, one that fits is done in units with
+   others between them; also where words are long, and where they are found whole. */
+START_TEST(test_units_of_work)
+{
+    assert_bounded(made_byte_level("gpt-2"), "abcd 12 ");
+    assert_bounded(made_byte_level("gpt-2"), "abcdabcd");
+    assert_bounded(made_byte_level("llama-bpe"), "abcd 12 ");
+}
+END_TEST
+
 START_TEST(test_limit)
 {
     struct made *made = made_byte_level("gpt-2");
@@ -461,7 +527,7 @@ START_TEST(test_limit)
     ck_assert_ptr_null(tokens);
     ck_assert_uint_eq(count, 8);
     ck_assert_str_eq(error.code, "context_length_exceeded");
-    ck_assert_ptr_nonnull(strstr(error.message, "8"));
+    ck_assert_ptr_nonnull(strstr(error.message, "7"));
     ck_assert_int_eq(tokenizer_encode(tokenizer, "abcdefgh", 8, 0, 0, 8, &tokens, &count, &error),
                      STATUS_OK);
     ck_assert_uint_eq(count, 8);
@@ -825,6 +891,7 @@ int main(void)
     tcase_add_test(tests, test_sentinel);
     tcase_add_test(tests, test_beginning_and_end);
     tcase_add_test(tests, test_limit);
+    tcase_add_test(tests, test_units_of_work);
     tcase_add_test(tests, test_any_bytes);
     tcase_add_test(tests, test_no_time_bombs);
     tcase_add_test(tests, test_very_long_pieces);
