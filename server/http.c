@@ -45,30 +45,49 @@ static void take_client_id(struct request *r)
         memcpy(r->client_id, id, length + 1);
 }
 
-/* The library calls this for every request line, before anything else of the request. */
+static struct connection *connection_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
+/* The library calls this for every request line, before anything else of the request. It may then
+   refuse the request without another word, so nothing is allocated here. */
 static void *on_uri(void *cls, const char *uri, struct MHD_Connection *connection)
 {
-    struct http_server *server = cls;
+    (void)cls;
+    struct connection *owner = connection_of(connection);
+    if (!owner)
+        return NULL;
+    owner->start_ns = clock_now_ns();
+    owner->uri_length = uri && *uri ? strlen(uri) : SIZE_MAX;
+    for (size_t i = 0; uri && uri[i]; i++) {
+        if ((unsigned char)uri[i] <= ' ' || (unsigned char)uri[i] >= 0x7f)
+            owner->uri_length = SIZE_MAX;
+    }
+    return NULL;
+}
+
+static struct request *create_request(struct connection *owner, struct MHD_Connection *connection)
+{
+    struct http_server *server = owner->server;
     struct request *r = calloc(1, sizeof *r);
     if (!r)
         return NULL;
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     r->server = server;
+    r->owner = owner;
     r->connection = connection;
-    r->watch_id = info ? (uint64_t)(uintptr_t)info->socket_context : 0;
+    r->watch_id = owner->watch_id;
+    r->uri_length = owner->uri_length;
     r->number = server->id_base + atomic_fetch_add(&server->next_request, 1);
     snprintf(r->id, sizeof r->id, "%016llx", (unsigned long long)r->number);
-    r->start_ns = r->caller.arrival_ns = clock_now_ns();
+    r->start_ns = r->caller.arrival_ns = owner->start_ns;
     pthread_mutex_init(&r->lock, NULL);
     buffer_init(&r->out, 0);
-    r->uri_length = uri ? strlen(uri) : SIZE_MAX;
-    for (size_t i = 0; uri && uri[i]; i++) {
-        if ((unsigned char)uri[i] <= ' ' || (unsigned char)uri[i] >= 0x7f)
-            r->uri_length = SIZE_MAX;
-    }
-    if (uri && !*uri)
-        r->uri_length = SIZE_MAX;
+    CHECK(!owner->request);
+    owner->request = r;
+    atomic_fetch_add(&server->in_flight, 1);
     return r;
 }
 
@@ -82,8 +101,6 @@ static size_t on_unescape(void *cls, struct MHD_Connection *connection, char *te
 
 static enum MHD_Result begin_request(struct request *r, const char *version)
 {
-    r->begun = true;
-    atomic_fetch_add(&r->server->in_flight, 1);
     unsigned bad = http_head_check(r, version, &r->error);
     if (bad) {
         r->closing = true;
@@ -156,11 +173,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   size_t *upload_size, void **context)
 {
     (void)cls;
-    (void)connection;
     struct request *r = *context;
-    if (!r)
-        return MHD_NO; /* out of memory in on_uri */
-    if (!r->begun) {
+    if (!r) {
+        struct connection *owner = connection_of(connection);
+        r = owner ? create_request(owner, connection) : NULL;
+        if (!r)
+            return MHD_NO; /* out of memory */
+        *context = r;
         r->url = url;
         r->method = method;
         return begin_request(r, version);
@@ -201,58 +220,87 @@ static void log_request(const struct request *r, const struct answer_summary *su
               ms, work);
 }
 
-/* The library's last word on a request. */
-static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
-                         enum MHD_RequestTerminationCode code)
+static void count_request(struct request *r, struct answer *answer,
+                          enum MHD_RequestTerminationCode code)
 {
-    (void)connection;
-    struct http_server *server = cls;
-    struct request *r = *context;
-    *context = NULL;
-    if (!r)
-        return;
+    struct answer_summary summary;
+    if (answer)
+        answer_summarize(answer, &summary);
+    bool left = !r->status_sent ||
+                (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
+    if (left)
+        r->status_sent = 499; /* the client left, as nginx logs it */
+    log_request(r, answer ? &summary : NULL);
+    http_metrics_count(&r->server->metrics, r->route ? r->route->name : NULL, r->status_sent);
+}
+
+static void end_request(struct request *r, enum MHD_RequestTerminationCode code)
+{
+    struct http_server *server = r->server;
     if (r->attached)
         watcher_detach(server->watcher, r->watch_id);
     /* The preprocessing thread may have resumed the connection and not yet let the lock go. */
     pthread_mutex_lock(&r->lock);
     struct answer *answer = r->answer;
     pthread_mutex_unlock(&r->lock);
-    if (r->begun) {
-        struct answer_summary summary;
-        if (answer)
-            answer_summarize(answer, &summary);
-        bool left = !r->status_sent ||
-                    (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
-        if (left)
-            r->status_sent = 499; /* the client left, as nginx logs it */
-        log_request(r, answer ? &summary : NULL);
-        http_metrics_count(&server->metrics, r->route ? r->route->name : NULL, r->status_sent);
-    }
+    count_request(r, answer, code);
     if (answer)
         answer_close(answer); /* no wake after this */
     http_free_body(r);
     http_free_out(r);
     watcher_phase(server->watcher, r->watch_id, WATCH_IDLE, 0);
-    if (r->begun)
-        atomic_fetch_sub(&server->in_flight, 1);
+    r->owner->request = NULL;
     pthread_mutex_destroy(&r->lock);
     free(r);
+    atomic_fetch_sub(&server->in_flight, 1);
+}
+
+/* The library's last word on a request. */
+static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode code)
+{
+    (void)cls;
+    (void)connection;
+    struct request *r = *context;
+    *context = NULL;
+    if (r)
+        end_request(r, code);
+}
+
+static void open_connection(struct http_server *server, struct MHD_Connection *connection,
+                            void **socket_context)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct connection *owner = calloc(1, sizeof *owner);
+    uint64_t id = info && owner ? watcher_add(server->watcher, info->connect_fd) : 0;
+    if (!id) {
+        free(owner);
+        if (info)
+            shutdown(info->connect_fd, SHUT_RDWR);
+        return;
+    }
+    owner->server = server;
+    owner->watch_id = id;
+    *socket_context = owner;
 }
 
 static void on_connection(void *cls, struct MHD_Connection *connection, void **socket_context,
                           enum MHD_ConnectionNotificationCode code)
 {
     struct http_server *server = cls;
-    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
-        watcher_remove(server->watcher, (uint64_t)(uintptr_t)*socket_context);
+    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+        open_connection(server, connection, socket_context);
         return;
     }
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    uint64_t id = info ? watcher_add(server->watcher, info->connect_fd) : 0;
-    *socket_context = (void *)(uintptr_t)id;
-    if (!id && info)
-        shutdown(info->connect_fd, SHUT_RDWR);
+    struct connection *owner = *socket_context;
+    *socket_context = NULL;
+    if (!owner)
+        return;
+    if (owner->request)
+        end_request(owner->request, MHD_REQUEST_TERMINATED_WITH_ERROR);
+    watcher_remove(server->watcher, owner->watch_id);
+    free(owner);
 }
 
 static void on_library_log(void *cls, const char *format, va_list arguments)

@@ -1,10 +1,11 @@
 /*
  * What http.c, http_head.c, http_routes.c and http_answer.c share. Nobody else includes it.
  *
- * A request's life: on_uri makes it, the handler's first call checks head and route (http_head.c,
- * http_routes.c), the next ones collect or discard the body, the last ones answer: at once
- * (http_routes.c) or through the preprocessing thread and the engine (http_answer.c), during which
- * the connection is suspended.
+ * A connection has a record from accept to close; a request's record is made in the handler's first
+ * call and belongs to the connection: what the library does not complete ends with it. That first
+ * call checks head and route (http_head.c, http_routes.c), the next ones collect or discard the
+ * body, the last ones answer: at once (http_routes.c) or through the preprocessing thread and the
+ * engine (http_answer.c), during which the connection is suspended.
  *
  * Who wakes whom: the engine (under a completion's lock), the preprocessing thread and the watcher
  * (under its lock) set `signalled` under the request's lock and resume the connection if it is
@@ -57,9 +58,19 @@ enum request_state {
 
 enum stream_end { STREAM_GOING, STREAM_ENDED };
 
+/* The library's thread only. */
+struct connection {
+    struct http_server *server;
+    uint64_t watch_id;
+    size_t uri_length;       /* of the request line that was read last; SIZE_MAX: bad characters */
+    uint64_t start_ns;       /* when it was read */
+    struct request *request; /* or NULL: none is begun */
+};
+
 struct request {
     /* fixed after begin */
     struct http_server *server;
+    struct connection *owner;
     struct MHD_Connection *connection;
     uint64_t watch_id;
     uint64_t number;
@@ -72,7 +83,7 @@ struct request {
     struct answer_caller caller;
     /* the library's thread only (the preprocessing thread while REQUEST_OPENING) */
     enum request_state state;
-    bool begun, closing, discard;
+    bool closing, discard;
     unsigned refusal_status; /* 0: not refused; else `error` says why */
     struct error error;
     char *body;
