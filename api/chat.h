@@ -25,6 +25,9 @@ struct chat {
     bool unbreakable;      /* a text holds a control token that cannot be broken up */
 };
 
+/* Whether a call's arguments are a JSON object; `scan` as in json_scan_text. */
+bool chat_arguments_are_object(const char *text, size_t length, struct json_scan *scan);
+
 /* STATUS_INVALID or STATUS_UNSUPPORTED naming the field. Set messages, tools and noncharacter. */
 enum status chat_check_messages(struct chat *chat, struct error *error);
 enum status chat_check_tools(struct chat *chat, struct error *error);
@@ -40,6 +43,8 @@ enum status chat_check_modalities(const struct cJSON *root, struct error *error)
 /* Write the template's context into chat->json; see its `failed` and chat->unbreakable. What was
    checked may be written without looking again. */
 void chat_write_context(struct chat *chat);
+/* Append the text of a message that was checked: its content, parts joined, or its refusal. */
+void chat_join_content(const struct cJSON *message, struct buffer *out);
 /* Append text to chat->json as the inside of a JSON string, under the guard. */
 void chat_write_guarded(struct chat *chat, const char *text, size_t length, bool alone);
 

@@ -15,47 +15,85 @@ static enum status message_error(struct error *error, uint32_t index, const char
     return error_set(error, STATUS_INVALID, param, "%s %s.", param, what);
 }
 
-static enum status check_content(const struct cJSON *message, uint32_t index, bool optional,
-                                 struct error *error)
+/* A part of type text, refusal or thinking holds a string of that name. Mistral's clients send
+   thinking as a list of text parts. */
+static bool part_is_whole(const struct cJSON *part, const char *type)
 {
-    const struct cJSON *content = json_get(message, "content");
-    if (json_is_string(content) || (!content && optional))
-        return STATUS_OK;
-    if (!json_is_array(content) || !json_first(content))
-        return message_error(error, index, "content",
-                             "must be a string or a list of content parts");
-    for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
-        const struct cJSON *type = json_is_object(part) ? json_get(part, "type") : NULL;
-        if (!json_is_string(type))
-            return message_error(error, index, "content", "has a part without a type");
-        if (strcmp(json_string(type), "text") != 0) {
-            char what[100];
-            snprintf(what, sizeof what, "has a part of type \"%.40s\"; only \"text\" is supported",
-                     json_string(type));
-            return message_error(error, index, "content", what);
-        }
-        if (!json_is_string(json_get(part, "text")))
-            return message_error(error, index, "content", "has a text part without text");
+    const struct cJSON *value = json_get(part, type);
+    if (json_is_string(value))
+        return true;
+    if (strcmp(type, "thinking") != 0 || !json_is_array(value))
+        return false;
+    for (const struct cJSON *inner = json_first(value); inner; inner = json_after(inner))
+        if (!json_is_object(inner) || !json_is_string(json_get(inner, "text")))
+            return false;
+    return true;
+}
+
+/* The assistant's own answers come back with parts of type refusal and thinking. */
+static enum status check_content_part(const struct cJSON *part, uint32_t index, bool assistant,
+                                      struct error *error)
+{
+    const struct cJSON *value = json_is_object(part) ? json_get(part, "type") : NULL;
+    if (!json_is_string(value))
+        return message_error(error, index, "content", "has a part without a type");
+    const char *type = json_string(value);
+    bool own = strcmp(type, "refusal") == 0 || strcmp(type, "thinking") == 0;
+    char what[100];
+    if (strcmp(type, "text") != 0 && !(assistant && own)) {
+        snprintf(what, sizeof what, "has a part of type \"%.40s\"; only \"text\" is supported",
+                 type);
+        return message_error(error, index, "content", what);
+    }
+    if (!part_is_whole(part, type)) {
+        snprintf(what, sizeof what, "has a part of type %s without %s", type, type);
+        return message_error(error, index, "content", what);
     }
     return STATUS_OK;
 }
 
-/* Arguments are a JSON object, as OpenAI has it in a string. Its noncharacters count too. */
+static enum status check_content(const struct cJSON *message, uint32_t index, const char *role,
+                                 struct error *error)
+{
+    bool assistant = strcmp(role, "assistant") == 0;
+    const struct cJSON *content = json_get(message, "content");
+    if (json_is_string(content) || (!content && (assistant || strcmp(role, "tool") == 0)))
+        return STATUS_OK;
+    if (!json_is_array(content))
+        return message_error(error, index, "content",
+                             "must be a string or a list of content parts");
+    for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
+        enum status status = check_content_part(part, index, assistant, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return STATUS_OK;
+}
+
+bool chat_arguments_are_object(const char *text, size_t length, struct json_scan *scan)
+{
+    size_t blank = 0;
+    while (blank < length && strchr(" \t\r\n", text[blank]) && text[blank] != '\0')
+        blank++;
+    return blank < length && text[blank] == '{' &&
+           json_scan_text(text, length, false, scan, NULL) == STATUS_OK;
+}
+
+/* OpenAI has arguments as a JSON object in a string. Text that is no JSON is what a model wrote, so
+   it is taken too. The noncharacters of what will be read as JSON count as the body's own. */
 static enum status check_arguments(struct chat *chat, const struct cJSON *arguments, uint32_t index,
                                    struct error *error)
 {
     if (!arguments || json_is_object(arguments))
         return STATUS_OK;
-    const char *text = json_is_string(arguments) ? json_string(arguments) : NULL;
-    if (text && *text == '\0')
-        return STATUS_OK;
-    struct json_scan scan = {0};
-    const char *first = text ? text + strspn(text, " \t\r\n") : "";
-    if (*first != '{' || json_scan_text(text, strlen(text), false, &scan, NULL) != STATUS_OK)
+    if (!json_is_string(arguments))
         return message_error(error, index, "tool_calls",
-                             "has arguments that are not a JSON object in a string");
-    for (unsigned i = 0; i < JSON_NONCHARACTERS; i++)
-        chat->noncharacter[i] |= scan.noncharacter[i];
+                             "has arguments that are neither a string nor an object");
+    struct json_scan scan = {0};
+    const char *text = json_string(arguments);
+    if (chat_arguments_are_object(text, strlen(text), &scan))
+        for (unsigned i = 0; i < JSON_NONCHARACTERS; i++)
+            chat->noncharacter[i] |= scan.noncharacter[i];
     return STATUS_OK;
 }
 
@@ -95,9 +133,9 @@ static enum status check_message(struct chat *chat, const struct cJSON *message,
                              "must be system, developer, user, assistant or tool");
     bool assistant = strcmp(role, "assistant") == 0;
     const struct cJSON *calls = json_get(message, "tool_calls");
-    if (calls && !assistant)
+    if (calls && !assistant && !(json_is_array(calls) && !json_first(calls)))
         return message_error(error, index, "tool_calls", "is only for the assistant's messages");
-    enum status status = check_content(message, index, assistant && json_first(calls), error);
+    enum status status = check_content(message, index, role, error);
     if (status == STATUS_OK && calls)
         status = check_tool_calls(chat, calls, index, error);
     if (status != STATUS_OK)
@@ -115,8 +153,8 @@ enum status chat_check_messages(struct chat *chat, struct error *error)
     chat->messages = json_get(chat->document->root, "messages");
     uint32_t count = json_is_array(chat->messages) ? json_count(chat->messages) : 0;
     if (!(count >= 1 && count <= LIMIT_MESSAGES))
-        return error_set(error, STATUS_INVALID, "messages",
-                         "messages must be a list of 1 to %d messages.", LIMIT_MESSAGES);
+        return error_set_code(error, STATUS_INVALID, count ? "too_many_messages" : NULL, "messages",
+                              "messages must be a list of 1 to %d messages.", LIMIT_MESSAGES);
     uint32_t index = 0;
     for (const struct cJSON *message = json_first(chat->messages); message;
          message = json_after(message)) {

@@ -42,16 +42,37 @@ static void write_value(struct chat *chat, struct json_slice value)
     }
 }
 
-/* The text of a content, parts joined. Joined before it is guarded: a token may not come about at a
-   seam either. */
-static void join_content(const struct cJSON *content, struct buffer *out)
+/* Append the strings of a list's parts, a line end between two: those of type thinking, or all
+   others. A part's text stands under its type's name. */
+static void join_parts(const struct cJSON *parts, bool thinking, struct buffer *out)
 {
+    const char *between = "";
+    for (const struct cJSON *part = json_first(parts); part; part = json_after(part)) {
+        const char *type = json_string(json_get(part, "type"));
+        const struct cJSON *value = json_get(part, type);
+        if ((strcmp(type, "thinking") == 0) != thinking)
+            continue;
+        buffer_append_text(out, between);
+        between = "\n";
+        if (json_is_string(value))
+            buffer_append_text(out, json_string(value));
+        for (const struct cJSON *inner = json_first(value); inner; inner = json_after(inner))
+            buffer_append_text(out, json_string(json_get(inner, "text")));
+    }
+}
+
+/* A message's text, its parts joined before they are guarded: a token may not come about at a seam
+   either. An assistant that refused said its refusal. */
+void chat_join_content(const struct cJSON *message, struct buffer *out)
+{
+    const struct cJSON *content = json_get(message, "content");
+    const struct cJSON *refusal = json_get(message, "refusal");
     if (json_is_string(content))
         buffer_append_text(out, json_string(content));
-    for (const struct cJSON *part = json_first(content); part; part = json_after(part)) {
-        buffer_append_text(out, part == json_first(content) ? "" : "\n");
-        buffer_append_text(out, json_string(json_get(part, "text")));
-    }
+    else if (content)
+        join_parts(content, false, out);
+    if (out->length == 0 && json_is_string(refusal))
+        buffer_append_text(out, json_string(refusal));
 }
 
 /* Behind the text that starts at json.data[begin], which is kept decoded too. */
@@ -74,7 +95,7 @@ static void write_content(struct chat *chat, const struct cJSON *message, bool m
 {
     struct buffer text;
     buffer_init(&text, 0);
-    join_content(json_get(message, "content"), &text);
+    chat_join_content(message, &text);
     buffer_append_text(&chat->json, "\"content\":");
     if (text.length == 0 && !text.failed && !marked && chat->shape->null_content &&
         json_first(json_get(message, "tool_calls"))) {
@@ -93,24 +114,27 @@ static void write_content(struct chat *chat, const struct cJSON *message, bool m
 }
 
 /* A call's arguments, which clients send as JSON text or as an object: as the template wants them.
- */
+   What a model wrote that is no object is handed on as text, in an object of its own where the
+   template reads nothing else. */
 static void write_arguments(struct chat *chat, struct json_slice arguments)
 {
-    bool is_text = arguments.text[0] == '"';
     struct buffer text;
     buffer_init(&text, 0);
-    if (is_text)
+    if (arguments.text[0] == '"')
         json_decode_string(arguments, &text);
-    else
+    else if (arguments.text[0] != 'n')
         buffer_append(&text, arguments.text, arguments.length);
     if (text.length == 0)
         buffer_append_text(&text, "{}");
-    if (text.data && chat->shape->text_arguments) {
-        buffer_append_text(&chat->json, "\"");
-        chat_write_guarded(chat, text.data, text.length, false);
-        buffer_append_text(&chat->json, "\"");
-    } else if (text.data) {
+    struct json_scan scan = {0};
+    bool object = text.data && chat_arguments_are_object(text.data, text.length, &scan);
+    bool wrapped = !object && !chat->shape->text_arguments && !chat->shape->broken_arguments;
+    if (text.data && object && !chat->shape->text_arguments) {
         write_value(chat, (struct json_slice){text.data, text.length});
+    } else if (text.data) {
+        buffer_append_text(&chat->json, wrapped ? "{\"arguments\":\"" : "\"");
+        chat_write_guarded(chat, text.data, text.length, false);
+        buffer_append_text(&chat->json, wrapped ? "\"}" : "\"");
     }
     chat->json.failed |= text.failed;
     buffer_deinit(&text);
@@ -148,16 +172,35 @@ static void write_tool_calls(struct chat *chat, struct json_slice calls)
     buffer_append_text(&chat->json, "]");
 }
 
+/* The text of parts of type thinking, under both names that templates read. */
+static void write_thinking_parts(struct chat *chat, const struct cJSON *message)
+{
+    static const char *const names[] = {"reasoning_content", "thinking"};
+    struct buffer text;
+    buffer_init(&text, 0);
+    if (json_is_array(json_get(message, "content")))
+        join_parts(json_get(message, "content"), true, &text);
+    for (size_t i = 0; text.length > 0 && i < sizeof names / sizeof *names; i++) {
+        buffer_appendf(&chat->json, ",\"%s\":\"", names[i]);
+        chat_write_guarded(chat, text.data, text.length, false);
+        buffer_append_text(&chat->json, "\"");
+    }
+    chat->json.failed |= text.failed;
+    buffer_deinit(&text);
+}
+
 /* As transformers passes it: a message's reasoning under both of its names, whichever the client
    used. */
-static void write_reasoning(struct chat *chat, struct json_slice slice)
+static void write_reasoning(struct chat *chat, const struct cJSON *message, struct json_slice slice)
 {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     struct json_slice value = {0};
     for (size_t i = 0; i < sizeof names / sizeof *names && (!value.text || *value.text == 'n'); i++)
         value = json_find(slice, names[i]);
-    if (!value.text || *value.text == 'n')
+    if (!value.text || *value.text == 'n') {
+        write_thinking_parts(chat, message);
         return;
+    }
     struct json_slice thinking = json_find(slice, "thinking");
     buffer_append_text(&chat->json, ",\"reasoning_content\":");
     write_value(chat, value);
@@ -180,8 +223,11 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
         if (json_slice_is(key, "role") || json_slice_is(key, "content") ||
             json_slice_is(key, "reasoning_content") || value.text[0] == 'n') /* null is absent */
             continue;
+        bool calls = json_slice_is(key, "tool_calls");
+        if (calls && !json_first(json_get(message, "tool_calls"))) /* so is a list of none */
+            continue;
         buffer_append_text(&chat->json, ",");
-        if (json_slice_is(key, "tool_calls")) {
+        if (calls) {
             write_tool_calls(chat, value);
             continue;
         }
@@ -192,7 +238,7 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
         else
             write_value(chat, value);
     }
-    write_reasoning(chat, slice);
+    write_reasoning(chat, message, slice);
     buffer_append_text(&chat->json, "}");
 }
 

@@ -43,8 +43,12 @@ static bool prints_user(const struct chat_template *chat_template, bool parts)
     return printed;
 }
 
-static bool prints_call(const struct chat_template *chat_template, struct chat_shape shape)
+static bool prints_call(const struct chat_template *chat_template, struct chat_shape shape,
+                        bool broken)
 {
+    const char *arguments = broken                 ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\""
+                            : shape.text_arguments ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\\\"}\""
+                                                   : "{\"" KEY "\":\"" VALUE "\"}";
     struct buffer json;
     buffer_init(&json, 0);
     buffer_appendf(
@@ -57,9 +61,7 @@ static bool prints_call(const struct chat_template *chat_template, struct chat_s
         "\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"description\":\"d\"}},"
         "\"required\":[]}}}],\"documents\":null,\"add_generation_prompt\":true}",
         shape.parts ? "[{\"type\":\"text\",\"text\":\"" TEXT "\"}]" : "\"" TEXT "\"",
-        shape.null_content ? "null" : "\"\"",
-        shape.text_arguments ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\\\"}\""
-                             : "{\"" KEY "\":\"" VALUE "\"}");
+        shape.null_content ? "null" : "\"\"", arguments);
     /* An object that is printed as Python spells one is not what a model was taught. */
     bool printed = prints(chat_template, &json, VALUE, "'" KEY "'");
     buffer_deinit(&json);
@@ -73,7 +75,9 @@ static void *search_shape(void *arg)
         !prints_user(search->chat_template, false) && prints_user(search->chat_template, true);
     for (unsigned i = 0; i < 4; i++) {
         struct chat_shape shape = {search->found.parts, i & 1, i & 2};
-        if (prints_call(search->chat_template, shape)) {
+        if (prints_call(search->chat_template, shape, false)) {
+            shape.broken_arguments =
+                !shape.text_arguments && prints_call(search->chat_template, shape, true);
             search->found = shape;
             break;
         }

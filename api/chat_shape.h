@@ -14,9 +14,10 @@
 struct chat_template;
 
 struct chat_shape {
-    bool parts;          /* content is a list of parts, also where the client sent a string */
-    bool null_content;   /* missing or empty content beside calls is none, else "" */
-    bool text_arguments; /* a call's arguments are JSON text, else an object */
+    bool parts;            /* content is a list of parts, also where the client sent a string */
+    bool null_content;     /* missing or empty content beside calls is none, else "" */
+    bool text_arguments;   /* a call's arguments are JSON text, else an object */
+    bool broken_arguments; /* with objects: arguments that are no JSON may be text all the same */
 };
 
 /* All false where no shape prints what was put in. On a thread with a stack of its own. */

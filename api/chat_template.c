@@ -179,7 +179,7 @@ enum status chat_template_render(const struct chat_template *chat_template,
                               "The model's chat template cannot render these messages: %s",
                               message);
     case TEXTSHIM_LIMIT:
-        return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
+        return error_set_code(error, STATUS_TOO_LARGE, "chat_template", "messages",
                               "The model's chat template takes too long over these messages, or "
                               "more than the %s that --memory leaves for it: %s",
                               bytes_format(chat_template->memory_bytes, kept), message);

@@ -40,7 +40,8 @@ const struct chat_shape *chat_template_shape(const struct chat_template *chat_te
 bool chat_template_wants_parts(const struct chat_template *chat_template);
 
 /* context_json: an object with messages, tools, add_generation_prompt and any template arguments.
-   The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. */
+   The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. Out of
+   fuel, memory or output: STATUS_TOO_LARGE. */
 enum status chat_template_render(const struct chat_template *chat_template,
                                  const char *context_json, size_t context_length,
                                  struct buffer *out, struct error *error);

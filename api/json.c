@@ -21,10 +21,10 @@ static enum status take_memory(struct json_document *document, uint64_t bytes, s
     if (!budget)
         return STATUS_OK;
     if (bytes > budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set(error, STATUS_TOO_LARGE, NULL,
-                         "The request needs %llu bytes of memory, more than this server keeps "
-                         "for requests.",
-                         (unsigned long long)bytes);
+        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
+                              "The request needs %llu bytes of memory, more than this server keeps "
+                              "for requests.",
+                              (unsigned long long)bytes);
     if (!budget_take(budget, BUDGET_REQUESTS, bytes)) {
         enum status status = error_set(error, STATUS_BUSY, NULL,
                                        "The memory for requests is in use; try again later.");

@@ -40,8 +40,8 @@ enum status request_take(const struct api_context *context, struct request *requ
                          struct error *error)
 {
     if (context->budget && bytes > context->budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set(error, STATUS_TOO_LARGE, NULL,
-                         "The request needs more memory than this server keeps for requests.");
+        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
+                              "The request needs more memory than this server keeps for requests.");
     if (context->budget && !budget_take(context->budget, BUDGET_REQUESTS, bytes)) {
         enum status status = error_set(error, STATUS_BUSY, NULL,
                                        "The memory for requests is in use; try again later.");

@@ -186,6 +186,50 @@ static enum status tokenize(struct chat *chat, struct request *out, const struct
                             chat->guard.sentinel, "messages", out->prompts, error);
 }
 
+/* 400 context_length_exceeded where the messages' own text has more tokens than the context holds.
+ */
+static enum status check_texts_fit(const struct chat *chat, struct error *error)
+{
+    const struct api_context *context = chat->context;
+    size_t limit = context->max_model_len, total = 0;
+    for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m)) {
+        struct buffer text;
+        uint32_t *tokens = NULL;
+        size_t count = 0;
+        buffer_init(&text, 0);
+        chat_join_content(m, &text);
+        enum status status = STATUS_OK;
+        if (text.length > 0 && !text.failed)
+            status = tokenizer_encode(context->tokenizer, text.data, text.length, 0, 0, limit,
+                                      &tokens, &count, NULL);
+        buffer_deinit(&text);
+        free(tokens);
+        total += count;
+        if (status == STATUS_TOO_LARGE || total > limit)
+            return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "messages",
+                                  "This server's context holds %zu tokens, answer included; the "
+                                  "prompt has more than %zu tokens. Shorten the prompt.",
+                                  limit, total - 1);
+    }
+    return STATUS_OK;
+}
+
+/* A conversation that is too long for the template is first of all too long, if it is; the template
+   is the reason only where the messages themselves would fit. */
+static enum status render(const struct chat *chat, struct buffer *text, struct error *error)
+{
+    enum status status =
+        chat_template_render(chat->chat_template, chat->json.data, chat->json.length, text, error);
+    if (status != STATUS_TOO_LARGE)
+        return status;
+    struct error length = {0};
+    if (check_texts_fit(chat, &length) != STATUS_OK && error)
+        *error = length;
+    else if (error)
+        error->status = STATUS_INVALID;
+    return STATUS_INVALID;
+}
+
 static enum status make_prompt(struct chat *chat, struct request *out, struct error *error)
 {
     struct buffer text;
@@ -199,8 +243,7 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
         status = error_set(error, STATUS_INVALID, "messages",
                            "A message holds a character that is a control token of the model.");
     if (status == STATUS_OK)
-        status = chat_template_render(chat->chat_template, chat->json.data, chat->json.length,
-                                      &text, error);
+        status = render(chat, &text, error);
     if (status == STATUS_OK && chat->continue_final_message)
         status = cut_after_final(chat, &text, error);
     if (status == STATUS_OK)
@@ -218,8 +261,9 @@ static enum status take_working(const struct chat *chat, struct request *out, ui
     const struct budget *budget = chat->context->budget;
     uint64_t held = chat->document->taken_bytes + out->taken_bytes;
     if (budget && working > budget->cap_bytes[BUDGET_REQUESTS] - held)
-        return error_set(error, STATUS_TOO_LARGE, NULL,
-                         "The conversation needs more memory than this server keeps for requests.");
+        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
+                              "The conversation needs more memory than this server keeps for "
+                              "requests.");
     return request_take(chat->context, out, working, error);
 }
 

@@ -82,7 +82,7 @@ static enum status add_text(const struct api_context *context, const struct cJSO
     size_t length = strlen(text);
     struct request_prompt *prompt = &out->prompts[out->prompt_count++];
     unsigned flags = (fields->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
-                     (fields->add_special_tokens ? TOKENIZER_ADD_BOS : 0u);
+                     (fields->add_special_tokens ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
     enum status status =
         request_tokenize(context, out, text, length, flags, 0, "prompt", prompt, error);
     if (status != STATUS_OK || !fields->echo)

@@ -76,7 +76,7 @@ static enum status tokenize(struct run *run, uint32_t **tokens, size_t *count, s
     struct buffer text;
     buffer_init(&text, 0);
     enum status status = STATUS_OK;
-    unsigned flags = TOKENIZER_ADD_BOS;
+    unsigned flags = TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS;
     if (options->run_chat) {
         status = render_chat(run, &text, error);
         size_t length = 0;

@@ -857,16 +857,16 @@ static enum status encode_all(struct encoder *encoder, const char *text, size_t 
                               unsigned flags)
 {
     const struct tokenizer *tokenizer = encoder->tokenizer;
-    bool frame = (flags & TOKENIZER_ADD_BOS) != 0;
     enum status status = STATUS_OK;
-    if (frame && tokenizer->adds_bos && !starts_with_bos(tokenizer, text, length, flags))
+    if ((flags & TOKENIZER_ADD_BOS) != 0 && tokenizer->adds_bos &&
+        !starts_with_bos(tokenizer, text, length, flags))
         status = sink_push(&encoder->sink, tokenizer->bos, encoder->error);
     if (status == STATUS_OK)
         status = encode_text(encoder, text, length, flags);
     const struct sink *sink = &encoder->sink;
     bool ended = (flags & TOKENIZER_PARSE_SPECIAL) != 0 && sink->count > 0 &&
                  sink->count <= sink->limit && sink->tokens[sink->count - 1] == tokenizer->eos;
-    if (status == STATUS_OK && frame && tokenizer->adds_eos && !ended)
+    if (status == STATUS_OK && (flags & TOKENIZER_ADD_EOS) != 0 && tokenizer->adds_eos && !ended)
         status = sink_push(&encoder->sink, tokenizer->eos, encoder->error);
     return status;
 }

@@ -22,8 +22,9 @@
 struct tokenizer;
 
 enum tokenizer_flags {
-    TOKENIZER_ADD_BOS = 1,       /* as the model file says (add_bos_token, add_eos_token) */
+    TOKENIZER_ADD_BOS = 1,       /* in front, where the model file says so (add_bos_token) */
     TOKENIZER_PARSE_SPECIAL = 2, /* texts of control tokens become their ids */
+    TOKENIZER_ADD_EOS = 4,       /* behind, where the model file says so (add_eos_token) */
 };
 
 enum status tokenizer_create(const struct gguf *gguf, struct tokenizer **out, struct error *error);

@@ -98,14 +98,14 @@ static void put_vocabulary(struct buffer *out)
     put_text(out, "h i", 3);
 }
 
-static void write_gguf(const char *path, bool add_bos)
+static void write_gguf(const char *path, const struct fixture_options *options)
 {
     struct buffer out;
     buffer_init(&out, 0);
     buffer_append_text(&out, "GGUF");
     put_u32(&out, 3);
-    put_u64(&out, 0); /* tensors */
-    put_u64(&out, 9); /* keys */
+    put_u64(&out, 0);  /* tensors */
+    put_u64(&out, 10); /* keys */
     put_key(&out, "general.architecture", GGUF_STRING);
     put_text(&out, "llama", 5);
     put_key(&out, "tokenizer.ggml.model", GGUF_STRING);
@@ -118,7 +118,9 @@ static void write_gguf(const char *path, bool add_bos)
     put_key(&out, "tokenizer.ggml.eos_token_id", GGUF_UINT32);
     put_u32(&out, TOKEN_IM_END);
     put_key(&out, "tokenizer.ggml.add_bos_token", GGUF_BOOL);
-    buffer_append(&out, add_bos ? "\1" : "\0", 1);
+    buffer_append(&out, options->add_bos ? "\1" : "\0", 1);
+    put_key(&out, "tokenizer.ggml.add_eos_token", GGUF_BOOL);
+    buffer_append(&out, options->add_eos ? "\1" : "\0", 1);
     while (out.length % 32)
         buffer_append(&out, "", 1);
     FILE *file = fopen(path, "wb");
@@ -139,7 +141,7 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
     char path[] = "/tmp/quire-api-test-XXXXXX";
     int fd = mkstemp(path);
     CHECK(fd >= 0 && close(fd) == 0);
-    write_gguf(path, options->add_bos);
+    write_gguf(path, options);
     must(gguf_open(path, &fixture->gguf, &error), &error);
     unlink(path);
     must(tokenizer_create(fixture->gguf, &fixture->tokenizer, &error), &error);

@@ -33,7 +33,7 @@ extern const char fixture_template[];     /* ChatML */
 extern const char fixture_template_bos[]; /* the same behind {{ bos_token }} */
 
 struct fixture_options {
-    bool add_bos;
+    bool add_bos, add_eos;
     const char *chat_template; /* NULL: none */
     const char *tool_template; /* NULL: the same */
     uint32_t step_delay_us;

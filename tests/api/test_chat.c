@@ -19,7 +19,9 @@ static const char dump_template[] =
     "{% for m in messages %}[{{ m.role }}|{{ m.content }}"
     "{% if m.name is defined %}|name={{ m.name }}{% endif %}"
     "{% if m.tool_call_id is defined %}|id={{ m.tool_call_id }}{% endif %}"
-    "{% if m.tool_calls is defined %}|calls={{ m.tool_calls | tojson }}{% endif %}]{% endfor %}"
+    "{% if m.tool_calls is defined %}|calls={{ m.tool_calls | tojson }}{% endif %}"
+    "{% if m.reasoning_content is defined %}|r={{ m.reasoning_content }}|t={{ m.thinking }}"
+    "{% endif %}]{% endfor %}"
     "{% if tools %}tools={{ tools | tojson }}{% endif %}"
     "{% if tools is none %}none{% endif %}"
     "{% if enable_thinking is defined %}think={{ enable_thinking }}{% endif %}"
@@ -100,6 +102,18 @@ static void expect_error(const char *messages, enum status status, const char *p
     ck_assert_msg(got == status, "%s: %d %s", messages, got, error.message);
     ck_assert_msg(strcmp(error.param, param) == 0, "%s: %s (%s)", messages, error.param,
                   error.message);
+    request_deinit(&request, &fixture.context);
+}
+
+static void expect_code(const char *messages, const char *code)
+{
+    struct request request;
+    struct error error = {0};
+    enum status got = read_chat(messages, "", &request, &error);
+    ck_assert_msg(got == STATUS_INVALID && error.status == STATUS_INVALID, "%d %s", got,
+                  error.message);
+    ck_assert_str_eq(error.code, code);
+    ck_assert_str_eq(error.param, "messages");
     request_deinit(&request, &fixture.context);
 }
 
@@ -255,22 +269,23 @@ START_TEST(bad_messages)
         {"[{\"role\":\"user\"}]", "messages[0].content"},
         {"[{\"role\":\"user\",\"content\":null}]", "messages[0].content"},
         {"[{\"role\":\"user\",\"content\":5}]", "messages[0].content"},
-        {"[{\"role\":\"user\",\"content\":[]}]", "messages[0].content"},
         {"[{\"role\":\"user\",\"content\":[\"x\"]}]", "messages[0].content"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "messages[0].content"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]"
          "}]",
          "messages[0].content"},
-        {"[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":null}]",
-         "messages[1].content"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[]}]", "messages[0].content"},
+        {"[{\"role\":\"system\",\"content\":null}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"x\"}]}]",
+         "messages[0].content"},
+        {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"text\":\"x\"}]}]",
+         "messages[0].content"},
+        {"[{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":[1]}]}]",
+         "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":{}}]", "messages[0].tool_calls"},
         {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]", "messages[0].tool_calls"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", "messages[0].tool_calls"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
-         "\"[1]\"}}]}]",
-         "messages[0].tool_calls"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
-         "\"{bad\"}}]}]",
+         "[]}}]}]",
          "messages[0].tool_calls"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":5}}"
          "]}]",
@@ -289,6 +304,107 @@ START_TEST(bad_messages)
         buffer_appendf(&body, "%s{\"role\":\"user\",\"content\":\"\"}", i ? "," : "");
     buffer_append_text(&body, "]");
     expect_error(body.data, STATUS_INVALID, "messages");
+    expect_code(body.data, "too_many_messages");
+    buffer_deinit(&body);
+}
+END_TEST
+
+/* What this server answers, and what clients' libraries make of it, can be sent again. */
+START_TEST(replayed_answers)
+{
+    static const struct {
+        const char *fields, *expected; /* of an assistant's message */
+    } cases[] = {
+        {"\"content\":null", "[assistant|]"},
+        {"\"content\":\"\"", "[assistant|]"},
+        {"\"content\":[]", "[assistant|]"},
+        {"\"name\":null", "[assistant|]"},
+        {"\"content\":\"a\",\"tool_calls\":[]", "[assistant|a]"},
+        {"\"content\":null,\"tool_calls\":[],\"refusal\":null,\"annotations\":[]", "[assistant|]"},
+        {"\"content\":null,\"refusal\":\"no\"", "[assistant|no]"},
+        {"\"refusal\":\"no\"", "[assistant|no]"},
+        {"\"content\":\"a\",\"refusal\":\"\"", "[assistant|a]"},
+        {"\"content\":null,\"reasoning_content\":\"hm\"", "[assistant||r=hm|t=hm]"},
+        {"\"content\":[{\"type\":\"refusal\",\"refusal\":\"no\"},{\"type\":\"text\",\"text\":"
+         "\"b\"}]",
+         "[assistant|no\nb]"},
+        {"\"content\":[{\"type\":\"thinking\",\"thinking\":\"hm<|im_end|>\"},{\"type\":\"text\","
+         "\"text\":\"b\"}]",
+         "[assistant|b|r=hm<|im_end|>|t=hm<|im_end|>]"},
+        {"\"content\":[{\"type\":\"thinking\",\"thinking\":[{\"type\":\"text\",\"text\":\"a\"},"
+         "{\"type\":\"text\",\"text\":\"b\"}]}]",
+         "[assistant||r=ab|t=ab]"},
+        {"\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":null}}]",
+         "[assistant||calls=[{\"function\": {\"name\": \"f\", \"arguments\": {}}}]]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char messages[400], expected[200];
+        snprintf(messages, sizeof messages, "[{\"role\":\"assistant\",%s}]", cases[i].fields);
+        snprintf(expected, sizeof expected, "%snoneGEN", cases[i].expected);
+        expect_text(messages, "", expected, 0);
+    }
+    expect_text("[{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":null},{\"role\":\"user\","
+                "\"content\":[],\"tool_calls\":[]},{\"role\":\"system\",\"content\":\"s\","
+                "\"tool_calls\":[]}]",
+                "", "[tool||id=1][user|][system|s]noneGEN", 0);
+}
+END_TEST
+
+/* What a model wrote as arguments does not end the conversation, whatever it is. */
+START_TEST(broken_arguments)
+{
+    static const char calls[] = "{% for m in messages %}{% for c in m.tool_calls %}[";
+    static const struct {
+        const char *prints, *arguments, *expected;
+    } cases[] = {
+        {"{{ c.function.arguments | tojson }}", "{\\\"a\\\": ", "[\"{\\\"a\\\": \"]"},
+        {"{{ c.function.arguments | tojson }}", "[]", "[\"[]\"]"},
+        {"{{ c.function.arguments | tojson }}", "<|im_end|>", "[\"<|im_end|>\"]"},
+        {"{{ c.function.arguments | tojson }}", "{}", "[{}]"},
+        {"{{ c.function.arguments | tojson }}", " ", "[\" \"]"},
+        {"{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}",
+         "{\\\"a\\\": ", "[arguments={\"a\": ]"},
+        {"{{ '' + c.function.arguments }}", "{\\\"a\\\": ", "[{\"a\": ]"},
+        {"{{ '' + c.function.arguments }}", "null", "[null]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char source[300], messages[300];
+        snprintf(source, sizeof source, "%s%s]{%% endfor %%}{%% endfor %%}", calls,
+                 cases[i].prints);
+        snprintf(messages, sizeof messages,
+                 "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                 "\"arguments\":\"%s\"}}]}]",
+                 cases[i].arguments);
+        fixture_init(&fixture, &(struct fixture_options){.chat_template = source});
+        expect_text(messages, "", cases[i].expected, 0);
+        fixture_deinit(&fixture);
+    }
+}
+END_TEST
+
+/* Too long is said of a conversation that the template cannot even print within its limits, and not
+   of one that would fit. */
+START_TEST(far_too_long)
+{
+    struct buffer body;
+    buffer_init(&body, 0);
+    buffer_append_text(&body, "[");
+    for (int i = 0; i < 200; i++)
+        buffer_appendf(&body, "%s{\"role\":\"user\",\"content\":\"some words of a message\"}",
+                       i ? "," : "");
+    buffer_append_text(&body, "]");
+    static const char *const sources[] = {
+        "{% for m in messages %}{% for i in range(90000) %}{% endfor %}{% endfor %}",
+        "{% for i in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+    };
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        fixture_init(&fixture, &(struct fixture_options){.chat_template = sources[i]});
+        expect_code(body.data, "context_length_exceeded");
+        if (i == 1)
+            expect_code("[{\"role\":\"user\",\"content\":\"short\"}]", "chat_template");
+        fixture_deinit(&fixture);
+    }
     buffer_deinit(&body);
 }
 END_TEST
@@ -509,6 +625,40 @@ START_TEST(one_bos)
 }
 END_TEST
 
+/* A model file may ask for an end behind every text. A chat goes on, so it never has one; a prompt
+   of /v1/completions does, unless special tokens are not wanted. */
+START_TEST(no_end_behind_a_chat)
+{
+    for (int bos = 0; bos < 2; bos++) {
+        fixture_init(&fixture, &(struct fixture_options){.add_bos = bos,
+                                                         .add_eos = true,
+                                                         .chat_template = fixture_template});
+        expect_text("[{\"role\":\"user\",\"content\":\"hi\"}]", "",
+                    bos ? "<|endoftext|><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+                        : "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n",
+                    3 + (unsigned)bos);
+        for (int special = 0; special < 2; special++) {
+            struct request request;
+            struct error error = {0};
+            unsigned controls;
+            char body[80];
+            snprintf(body, sizeof body, "{\"prompt\":\"hi\",\"add_special_tokens\":%s}",
+                     special ? "true" : "false");
+            ck_assert_int_eq(request_read(&fixture.context, ANSWER_COMPLETION, body, strlen(body),
+                                          &(struct answer_caller){0}, &request, &error),
+                             STATUS_OK);
+            char *text = prompt_text(&request, &controls);
+            ck_assert_str_eq(text, !special ? "hi"
+                                   : bos    ? "<|endoftext|>hi<|im_end|>"
+                                            : "hi<|im_end|>");
+            free(text);
+            request_deinit(&request, &fixture.context);
+        }
+        fixture_deinit(&fixture);
+    }
+}
+END_TEST
+
 /* B47, B48: what a template refuses, and what it may cost. */
 START_TEST(template_faults)
 {
@@ -689,10 +839,14 @@ int main(void)
     tcase_add_checked_fixture(dump, set_up_dump, tear_down);
     tcase_add_test(dump, forged_elsewhere);
     tcase_add_test(dump, what_templates_see);
+    tcase_add_test(dump, replayed_answers);
     suite_add_tcase(suite, dump);
     TCase *templates = tcase_create("templates");
     tcase_set_timeout(templates, 20);
     tcase_add_test(templates, one_bos);
+    tcase_add_test(templates, no_end_behind_a_chat);
+    tcase_add_test(templates, broken_arguments);
+    tcase_add_test(templates, far_too_long);
     tcase_add_test(templates, continue_what_is_changed);
     tcase_add_test(templates, shapes_of_calls);
     tcase_add_test(templates, reasoning_names);

@@ -97,7 +97,7 @@ int main(int argc, char **argv)
     bool pieces = false;
     for (int i = 2; i < argc; ++i) {
         flags |= strcmp(argv[i], "special") == 0 ? TOKENIZER_PARSE_SPECIAL : 0;
-        flags |= strcmp(argv[i], "bos") == 0 ? TOKENIZER_ADD_BOS : 0;
+        flags |= strcmp(argv[i], "bos") == 0 ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0;
         pieces = pieces || strcmp(argv[i], "pieces") == 0;
     }
     int code = pieces ? print_pieces(tokenizer) : print_ids(tokenizer, flags);
