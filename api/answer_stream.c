@@ -3,7 +3,8 @@
  * ready; an event is written only when there is text, a log-probability or an end to tell. Nothing
  * is written before the first token, so that an early fault keeps its HTTP status.
  */
-#include "api/answer_private.h"
+#include "api/answer_text.h"
+#include "api/models.h"
 
 /* "logprobs":… of tokens first … next-1, null if there are none. */
 static void write_event_logprobs(struct answer *answer, struct answer_choice *choice,
@@ -109,7 +110,6 @@ enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out)
     for (uint32_t i = 0; i < answer->choice_count; i++) {
         if (stream_choice(answer, &answer->choices[i], before + LIMIT_OUTPUT_BYTES, out) !=
             STATUS_OK) {
-            answer_cancel(answer);
             if (!answer->sent && out->length == before)
                 return ANSWER_FAILED;
             buffer_append_text(out, "data: ");

@@ -2,7 +2,7 @@
  * Whole answers: stops are looked for while the engine runs, the body is written from its rings
  * when it is done: choice by choice, in pieces, so that a long answer needs no memory of its own.
  */
-#include "api/answer_private.h"
+#include "api/answer_text.h"
 
 #include <math.h>
 #include <string.h>
@@ -190,10 +190,8 @@ static bool write_step(struct answer *answer, struct buffer *out)
 enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out)
 {
     bool all;
-    if (follow(answer, &all) != STATUS_OK) {
-        answer_cancel(answer);
+    if (follow(answer, &all) != STATUS_OK)
         return ANSWER_FAILED;
-    }
     if (!all)
         return ANSWER_WAIT;
     size_t before = out->length;

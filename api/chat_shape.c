@@ -1,8 +1,6 @@
 /* See chat_shape.h. A few renderings of two small conversations, once for each model. */
 #include "api/chat_shape.h"
 
-#include "api/chat_template.h"
-
 #include <pthread.h>
 #include <string.h>
 
@@ -12,25 +10,25 @@
 #define VALUE "quire-value"
 
 struct search {
-    const struct chat_template *chat_template;
+    chat_shape_render render;
+    const void *chat_template;
     struct chat_shape found;
 };
 
 /* Whether the template prints `wanted`, and `unwanted` not. Its refusals are of no interest. */
-static bool prints(const struct chat_template *chat_template, const struct buffer *json,
-                   const char *wanted, const char *unwanted)
+static bool prints(const struct search *search, const struct buffer *json, const char *wanted,
+                   const char *unwanted)
 {
     struct buffer out;
     buffer_init(&out, 0);
     bool printed =
-        !json->failed &&
-        chat_template_render(chat_template, json->data, json->length, &out, NULL) == STATUS_OK &&
+        !json->failed && search->render(search->chat_template, json->data, json->length, &out) &&
         out.data && strstr(out.data, wanted) && !(unwanted && strstr(out.data, unwanted));
     buffer_deinit(&out);
     return printed;
 }
 
-static bool prints_user(const struct chat_template *chat_template, bool parts)
+static bool prints_user(const struct search *search, bool parts)
 {
     struct buffer json;
     buffer_init(&json, 0);
@@ -38,13 +36,12 @@ static bool prints_user(const struct chat_template *chat_template, bool parts)
                    "{\"messages\":[{\"role\":\"user\",\"content\":%s}],\"tools\":null,"
                    "\"documents\":null,\"add_generation_prompt\":true}",
                    parts ? "[{\"type\":\"text\",\"text\":\"" TEXT "\"}]" : "\"" TEXT "\"");
-    bool printed = prints(chat_template, &json, TEXT, NULL);
+    bool printed = prints(search, &json, TEXT, NULL);
     buffer_deinit(&json);
     return printed;
 }
 
-static bool prints_call(const struct chat_template *chat_template, struct chat_shape shape,
-                        bool broken)
+static bool prints_call(const struct search *search, struct chat_shape shape, bool broken)
 {
     const char *arguments = broken                 ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\""
                             : shape.text_arguments ? "\"{\\\"" KEY "\\\": \\\"" VALUE "\\\"}\""
@@ -63,7 +60,7 @@ static bool prints_call(const struct chat_template *chat_template, struct chat_s
         shape.parts ? "[{\"type\":\"text\",\"text\":\"" TEXT "\"}]" : "\"" TEXT "\"",
         shape.null_content ? "null" : "\"\"", arguments);
     /* An object that is printed as Python spells one is not what a model was taught. */
-    bool printed = prints(chat_template, &json, VALUE, "'" KEY "'");
+    bool printed = prints(search, &json, VALUE, "'" KEY "'");
     buffer_deinit(&json);
     return printed;
 }
@@ -71,13 +68,11 @@ static bool prints_call(const struct chat_template *chat_template, struct chat_s
 static void *search_shape(void *arg)
 {
     struct search *search = arg;
-    search->found.parts =
-        !prints_user(search->chat_template, false) && prints_user(search->chat_template, true);
+    search->found.parts = !prints_user(search, false) && prints_user(search, true);
     for (unsigned i = 0; i < 4; i++) {
         struct chat_shape shape = {search->found.parts, i & 1, i & 2};
-        if (prints_call(search->chat_template, shape, false)) {
-            shape.broken_arguments =
-                !shape.text_arguments && prints_call(search->chat_template, shape, true);
+        if (prints_call(search, shape, false)) {
+            shape.broken_arguments = !shape.text_arguments && prints_call(search, shape, true);
             search->found = shape;
             break;
         }
@@ -85,15 +80,20 @@ static void *search_shape(void *arg)
     return NULL;
 }
 
-struct chat_shape chat_shape_find(const struct chat_template *chat_template)
+enum status chat_shape_find(chat_shape_render render, const void *chat_template,
+                            struct chat_shape *out, struct error *error)
 {
-    struct search search = {.chat_template = chat_template};
+    struct search search = {.render = render, .chat_template = chat_template};
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    if (pthread_create(&thread, &attributes, search_shape, &search) == 0)
-        pthread_join(thread, NULL);
+    int problem = pthread_create(&thread, &attributes, search_shape, &search);
     pthread_attr_destroy(&attributes);
-    return search.found;
+    if (problem)
+        return error_set(error, STATUS_IO, "chat_template",
+                         "cannot start a thread to try the chat template: %s", strerror(problem));
+    pthread_join(thread, NULL);
+    *out = search.found;
+    return STATUS_OK;
 }

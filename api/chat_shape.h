@@ -9,9 +9,10 @@
 #ifndef QUIRE_API_CHAT_SHAPE_H
 #define QUIRE_API_CHAT_SHAPE_H
 
-#include <stdbool.h>
+#include "base/buffer.h"
+#include "base/error.h"
 
-struct chat_template;
+#include <stdbool.h>
 
 struct chat_shape {
     bool parts;            /* content is a list of parts, also where the client sent a string */
@@ -20,7 +21,13 @@ struct chat_shape {
     bool broken_arguments; /* with objects: arguments that are no JSON may be text all the same */
 };
 
-/* All false where no shape prints what was put in. On a thread with a stack of its own. */
-struct chat_shape chat_shape_find(const struct chat_template *chat_template);
+/* Renders a context as the template that is looked at does; false when it cannot. */
+typedef bool (*chat_shape_render)(const void *chat_template, const char *context_json,
+                                  size_t length, struct buffer *out);
+
+/* All false where no shape prints what was put in. Renders on a thread with a stack of its own;
+   STATUS_IO when there is none. */
+enum status chat_shape_find(chat_shape_render render, const void *chat_template,
+                            struct chat_shape *out, struct error *error);
 
 #endif

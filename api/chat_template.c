@@ -67,6 +67,13 @@ static size_t clock_format(const char *format, char *out, size_t capacity)
     return length;
 }
 
+/* For chat_shape_find: refusals are of no interest. */
+static bool render_for_shape(const void *chat_template, const char *context_json, size_t length,
+                             struct buffer *out)
+{
+    return chat_template_render(chat_template, context_json, length, out, NULL) == STATUS_OK;
+}
+
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,
                                  const char *eos_text, uint64_t memory_bytes,
                                  struct chat_template **out, struct error *error)
@@ -86,9 +93,13 @@ enum status chat_template_create(const char *source, size_t length, const char *
                                        message, sizeof message);
     if (result == TEXTSHIM_OK) {
         textshim_memory_reset_peaks(); /* compiling is over, before there are weights */
-        chat_template->shape = chat_shape_find(chat_template);
-        *out = chat_template;
-        return STATUS_OK;
+        enum status status =
+            chat_shape_find(render_for_shape, chat_template, &chat_template->shape, error);
+        if (status == STATUS_OK)
+            *out = chat_template;
+        else
+            chat_template_destroy(chat_template);
+        return status;
     }
     free(chat_template);
     return error_set(error, result == TEXTSHIM_PANIC ? STATUS_INTERNAL : STATUS_INVALID,

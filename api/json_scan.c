@@ -3,7 +3,8 @@
  * no allocation, every byte looked at once. Grammar: RFC 8259. It also walks the members of text
  * that passed it before, so that callers can read a value's own spelling.
  */
-#include "api/json.h"
+#include "api/json_scan.h"
+
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/utf8.h"

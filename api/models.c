@@ -1,5 +1,6 @@
-/* Bodies that need no engine: models, errors, and which HTTP status a status is. See answer.h. */
-#include "api/answer.h"
+/* See models.h. */
+#include "api/models.h"
+
 #include "api/json.h"
 
 #include <inttypes.h>

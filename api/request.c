@@ -347,10 +347,10 @@ static enum status read_schedule(const struct api_context *context, const struct
     return status;
 }
 
-static enum status read_shared(const struct api_context *context,
-                               const struct json_document *document,
-                               const struct answer_caller *caller, struct request *out,
-                               struct error *error)
+enum status request_read_shared(const struct api_context *context,
+                                const struct json_document *document,
+                                const struct answer_caller *caller, struct request *out,
+                                struct error *error)
 {
     static const char *const refused[] = {"use_beam_search",
                                           "stop_token_ids",
@@ -389,24 +389,6 @@ static enum status read_shared(const struct api_context *context,
         status = json_read_bool(root, "ignore_eos", &out->ignore_eos, error);
     if (status == STATUS_OK)
         status = json_read_string(root, "user", &user, error);
-    return status;
-}
-
-enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
-                         size_t length, const struct answer_caller *caller, struct request *out,
-                         struct error *error)
-{
-    *out = (struct request){.kind = kind};
-    struct json_document document;
-    enum status status = json_open(body, length, context->budget, &document, error);
-    request_yield(context);
-    if (status == STATUS_OK)
-        status = read_shared(context, &document, caller, out, error);
-    if (status == STATUS_OK)
-        status = kind == ANSWER_CHAT ? request_read_chat(context, &document, out, error)
-                                     : request_read_completion(context, &document, out, error);
-    json_close(&document);
-    CHECK(status != STATUS_OK || out->prompt_count >= 1);
     return status;
 }
 

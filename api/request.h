@@ -7,7 +7,7 @@
 #ifndef QUIRE_API_REQUEST_H
 #define QUIRE_API_REQUEST_H
 
-#include "api/answer.h"
+#include "api/api.h"
 #include "api/json.h"
 #include "base/limits.h"
 #include "engine/sample/sampler.h"
@@ -42,15 +42,17 @@ struct request {
     uint64_t taken_bytes; /* of BUDGET_REQUESTS, for prompts */
 };
 
-/* Parse `body` into *out. On failure *out needs request_deinit too. */
-enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
-                         size_t length, const struct answer_caller *caller, struct request *out,
-                         struct error *error);
 void request_deinit(struct request *request, const struct api_context *context);
 
 /* Tokens that prompt `index` may still generate: max_tokens cut to the context. */
 uint32_t request_room(const struct request *request, const struct api_context *context,
                       uint32_t index);
+
+/* The fields that both endpoints have. */
+enum status request_read_shared(const struct api_context *context,
+                                const struct json_document *document,
+                                const struct answer_caller *caller, struct request *out,
+                                struct error *error);
 
 /* request_completion.c: the fields of /v1/completions and its prompts. */
 enum status request_read_completion(const struct api_context *context,

@@ -6,7 +6,7 @@
  * Beside the wall time stands what a second of the processors did, which a busy machine blurs less.
  * With --profile also where the time of a step went, part by part.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "base/check.h"
 #include "base/clock.h"

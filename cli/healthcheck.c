@@ -2,7 +2,7 @@
  * quire healthcheck: GET /ready of a server on this machine, for containers without curl. One
  * blocking socket with a timeout; no library.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -12,7 +12,7 @@
  * arithmetic with keys and values in f32: its own perplexity, and KL(reference ‖ ours) of every
  * scored position.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "base/check.h"
 #include "base/log.h"

@@ -3,7 +3,7 @@
  * header at most, never its weights; measures the machine unless told not to. Exit code 0: it fits;
  * 1: it does not, or the question could not be answered (then nothing is on standard output).
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "base/bytes.h"
 #include "base/log.h"

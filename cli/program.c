@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
+#include "cli/programs.h"
 
 #include <malloc.h>
 #include <signal.h>

@@ -13,17 +13,4 @@
 /* Call it first thing in main: it also tunes the allocator, which must happen before threads. */
 int program_main(int argc, char **argv, runtime_backend_factory factory);
 
-/* quire serve: serve.c */
-int program_serve(struct options *options, runtime_backend_factory factory);
-/* quire run: run.c */
-int program_run(struct options *options, runtime_backend_factory factory);
-/* quire prove, perplexity, bench: prove.c … Options are resolved. */
-int program_prove(const struct options *options);
-int program_perplexity(const struct options *options);
-int program_bench(const struct options *options);
-/* quire plan: plan.c; 1 also when the answer is no. Options are resolved. */
-int program_plan(const struct options *options);
-/* quire healthcheck: healthcheck.c */
-int program_healthcheck(const struct options *options);
-
 #endif

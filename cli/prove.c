@@ -6,7 +6,7 @@
  * token the logits of the three are compared bit by bit. No engine, no scheduler: the backend
  * alone.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "base/bytes.h"
 #include "base/clock.h"

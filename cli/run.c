@@ -4,7 +4,7 @@
  * Everything happens on the preprocessing thread, which has the stack for templates. The answer
  * goes to standard output, everything else to standard error.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "api/chat_template.h"
 #include "api/control_guard.h"

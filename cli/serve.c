@@ -7,7 +7,7 @@
  * answers end within
  * --drain-seconds, end the rest with an error, exit 0. On the second: exit at once.
  */
-#include "cli/program.h"
+#include "cli/programs.h"
 
 #include "base/check.h"
 #include "base/clock.h"

@@ -4,6 +4,8 @@
 #include "base/check.h"
 #include "pager/pager.h"
 
+#include <string.h>
+
 bool page_table_grow(struct page_table *table, struct pager *pager, uint32_t page_count)
 {
     CHECK(page_count <= table->capacity - table->count);
@@ -78,4 +80,23 @@ enum page_own page_table_own(struct page_table *table, struct pager *pager, uint
     pager_release(pager, page);
     *copy = (struct page_copy){page, own};
     return PAGE_OWN_COPY;
+}
+
+bool page_tables_check(const struct page_table *const *tables, size_t table_count,
+                       const struct pager *pager, uint32_t *scratch, struct error *error)
+{
+    uint32_t page_count = pager_total_count(pager) + 1;
+    memset(scratch, 0, page_count * sizeof *scratch);
+    for (size_t t = 0; t < table_count; t++) {
+        for (uint32_t i = 0; i < tables[t]->count; i++) {
+            uint32_t page = tables[t]->pages[i];
+            if ((page == 0) != (i < tables[t]->first) || page >= page_count) {
+                error_set(error, STATUS_INTERNAL, NULL, "table %zu names page %u at %u", t, page,
+                          i);
+                return false;
+            }
+            scratch[page] += page != 0;
+        }
+    }
+    return pager_check(pager, scratch, error);
 }

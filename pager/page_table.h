@@ -10,7 +10,10 @@
 #ifndef QUIRE_PAGER_PAGE_TABLE_H
 #define QUIRE_PAGER_PAGE_TABLE_H
 
+#include "base/error.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct pager;
@@ -59,5 +62,10 @@ enum page_own {
 /* Make page `index` of the table writable: copy on write. */
 enum page_own page_table_own(struct page_table *table, struct pager *pager, uint32_t index,
                              struct page_copy *copy);
+
+/* pager_check with all the tables there are; and null pages stand before a table's first page and
+   nowhere else. scratch [page_count]. O(pages + table entries). */
+bool page_tables_check(const struct page_table *const *tables, size_t table_count,
+                       const struct pager *pager, uint32_t *scratch, struct error *error);
 
 #endif

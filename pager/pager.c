@@ -275,20 +275,20 @@ uint32_t pager_forget(struct pager *pager)
 }
 
 /* The free list from head to tail: linked both ways, no page twice, counts right. Marks its pages
-   in scratch with UINT32_MAX. */
-static const char *check_free_list(const struct page_pool *pool, uint32_t *scratch)
+   in named with UINT32_MAX. */
+static const char *check_free_list(const struct page_pool *pool, uint32_t *named)
 {
     uint32_t length = 0, cached = 0, previous = 0;
     for (uint32_t page = pool->pages[0].next; page != 0; page = pool->pages[page].next) {
         if (page >= pool->page_count || pool->pages[page].previous != previous)
             return "the free list's links are broken";
-        if (scratch[page] == UINT32_MAX)
+        if (named[page] == UINT32_MAX)
             return "a page is in the free list twice";
-        if (scratch[page] != 0 || pool->pages[page].holders != 0)
+        if (named[page] != 0 || pool->pages[page].holders != 0)
             return "a held page is in the free list";
         if (cached > 0 && !pool->pages[page].findable)
             return "an empty page lies behind a cached one";
-        scratch[page] = UINT32_MAX;
+        named[page] = UINT32_MAX;
         length++;
         cached += pool->pages[page].findable;
         previous = page;
@@ -316,29 +316,16 @@ static const char *check_page(const struct pager *pager, uint32_t page, uint32_t
     return NULL;
 }
 
-bool pager_check(const struct pager *pager, const struct page_table *const *tables,
-                 size_t table_count, uint32_t *scratch, struct error *error)
+bool pager_check(const struct pager *pager, uint32_t *named, struct error *error)
 {
     const struct page_pool *pool = &pager->pool;
-    memset(scratch, 0, pool->page_count * sizeof *scratch);
-    for (size_t t = 0; t < table_count; t++) {
-        for (uint32_t i = 0; i < tables[t]->count; i++) {
-            uint32_t page = tables[t]->pages[i];
-            if ((page == 0) != (i < tables[t]->first) || page >= pool->page_count) {
-                error_set(error, STATUS_INTERNAL, NULL, "table %zu names page %u at %u", t, page,
-                          i);
-                return false;
-            }
-            scratch[page] += page != 0;
-        }
-    }
     uint32_t held = 0;
     for (uint32_t page = 1; page < pool->page_count; page++)
-        held += scratch[page] != 0;
-    const char *trouble = check_free_list(pool, scratch);
+        held += named[page] != 0;
+    const char *trouble = check_free_list(pool, named);
     uint32_t page = 1;
     for (; !trouble && page < pool->page_count; page++)
-        trouble = check_page(pager, page, scratch[page]);
+        trouble = check_page(pager, page, named[page]);
     if (!trouble && held + pool->free_count != pool->page_count - 1)
         trouble = "held and free pages do not add up to the total";
     if (!trouble && !prefix_index_consistent(&pager->index))

@@ -1,8 +1,7 @@
 /*
  * The pager: a fixed pool of pages, who holds them, and which can be found again by their tokens.
- * Knows tokens, page numbers and page groups; no bytes of keys and values, no models, no HTTP. The
- * one header of pager/ that others include, with page_table.h and kv_groups.h. Engine thread
- * only.
+ * Knows tokens, page numbers and page groups; no bytes of keys and values, no models, no HTTP.
+ * Engine thread only.
  *
  * Every page is free or held. A free page may be cached: still findable, at its place in the LRU,
  * until it is taken for something else. free (cached included) + held = total at all times. All
@@ -13,7 +12,6 @@
 
 #include "base/error.h"
 #include "pager/kv_groups.h"
-#include "pager/page_table.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -100,11 +98,9 @@ void pager_mark_restored(struct pager *pager, uint32_t page);
 uint32_t pager_forget(struct pager *pager);
 
 /* Verify everything against the tables that exist: free + held = total, holders equal the tables
-   that name a page, null pages before a table's first and nowhere else, every page in exactly one
-   place, empty pages before cached ones, findable pages
-   and index agree. scratch [page_count]. false with what is wrong in *error. O(pages + table
-   entries). */
-bool pager_check(const struct pager *pager, const struct page_table *const *tables,
-                 size_t table_count, uint32_t *scratch, struct error *error);
+   that name a page, every page in exactly one place, empty pages before cached ones, findable pages
+   and index agree. named [page_count] says how many tables name each page, and is overwritten.
+   false with what is wrong in *error. O(pages). page_tables_check counts the tables. */
+bool pager_check(const struct pager *pager, uint32_t *named, struct error *error);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * The HTTP server's life and the library's callbacks: see http.h and http_internal.h.
+ * The HTTP server's life and the library's callbacks: see http.h and http_request.h.
  *
  * The library may hold 32 connections more than are served, so that those over the limit (when all
  * are busy: an idle one gives way) get an honest 503 instead of waiting in the backlog. Timeouts
  * are the watcher's; the library's are off.
  */
-#include "server/http_internal.h"
+#include "server/http.h"
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -13,6 +13,7 @@
 #include "base/costs.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "server/http_request.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

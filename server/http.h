@@ -10,18 +10,9 @@
 #ifndef QUIRE_SERVER_HTTP_H
 #define QUIRE_SERVER_HTTP_H
 
-#include "server/auth.h"
-#include "server/preprocessing_thread.h"
-#include "server/runtime.h"
-#include "sizing/options.h"
+#include "server/http_config.h"
 
 struct http_server;
-
-struct http_config {
-    const struct options *options;     /* max_connections resolved; outlives the server */
-    const struct auth *auth;           /* NULL: no keys; outlives the server */
-    struct preprocessing_thread *text; /* outlives the server */
-};
 
 /* STATUS_INVALID or STATUS_IO naming the address when it cannot listen there. */
 enum status http_start(const struct http_config *config, struct http_server **out,

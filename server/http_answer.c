@@ -7,8 +7,9 @@
  * one. Long whole answers are pulled in pieces too. A stream's headers are held until its first
  * bytes, or LIMIT_KEEPALIVE_SECONDS: until then a failure keeps its own status.
  */
-#include "server/http_internal.h"
+#include "server/http_request.h"
 
+#include "api/models.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/limits.h"

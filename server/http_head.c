@@ -7,7 +7,7 @@
  * smuggle a request past a proxy. It parses a head in place, so the addresses of keys and values
  * tell where each byte of it is: walking them in order must meet every header and nothing else.
  */
-#include "server/http_internal.h"
+#include "server/http_request.h"
 
 #include "base/check.h"
 

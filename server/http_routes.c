@@ -5,8 +5,9 @@
  * that the answer does not get lost in a connection reset; not if the client waits for 100
  * (Continue) or announces more than we would ever read.
  */
-#include "server/http_internal.h"
+#include "server/http_request.h"
 
+#include "api/models.h"
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"

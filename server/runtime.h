@@ -6,7 +6,7 @@
 #ifndef QUIRE_SERVER_RUNTIME_H
 #define QUIRE_SERVER_RUNTIME_H
 
-#include "api/answer.h"
+#include "api/api.h"
 #include "base/budget.h"
 #include "base/workers.h"
 #include "engine/engine.h"

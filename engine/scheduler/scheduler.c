@@ -477,6 +477,6 @@ bool scheduler_check(const struct scheduler *s, uint32_t *scratch, struct error 
         error_set(error, STATUS_INTERNAL, NULL, "%s", trouble);
         return false;
     }
-    return pager_check(s->options.pager, s->tables, (size_t)s->running_count * s->group_count,
-                       scratch, error);
+    return page_tables_check(s->tables, (size_t)s->running_count * s->group_count, s->options.pager,
+                             scratch, error);
 }

@@ -133,7 +133,7 @@ void scheduler_tenant_counts(const struct scheduler *scheduler, uint32_t tenant,
 /* Completions that have ended, ever. */
 uint64_t scheduler_completed_count(const struct scheduler *scheduler);
 
-/* pager_check with all tables, and the scheduler's own invariants. scratch [pager ids]. */
+/* page_tables_check with all tables, and the scheduler's own invariants. scratch [pager ids]. */
 bool scheduler_check(const struct scheduler *scheduler, uint32_t *scratch, struct error *error);
 
 #endif

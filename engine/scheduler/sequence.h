@@ -17,6 +17,7 @@
 #define QUIRE_ENGINE_SCHEDULER_SEQUENCE_H
 
 #include "engine/completion_private.h"
+#include "pager/page_table.h"
 #include "pager/pager.h"
 
 #include <stdbool.h>

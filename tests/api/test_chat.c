@@ -2,8 +2,10 @@
  * Chats: which messages are taken, what the template sees, and that no user text becomes a control
  * token: api/request_chat.c, api/control_guard.c.
  */
+#include "api/chat_shape.h"
 #include "api/control_guard.h"
-#include "api/request.h"
+#include "api/request_read.h"
+#include "base/bytes.h"
 #include "base/costs.h"
 #include "tests/api/fixture.h"
 
@@ -11,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static struct fixture fixture;
 
@@ -770,6 +774,36 @@ START_TEST(bad_templates)
 }
 END_TEST
 
+static bool render_nothing(const void *chat_template, const char *json, size_t length,
+                           struct buffer *out)
+{
+    (void)chat_template, (void)json, (void)length, (void)out;
+    return false;
+}
+
+/* A shape that was not looked for is not taken for one that was not found. */
+START_TEST(no_thread_for_the_shape)
+{
+    struct chat_shape shape = {true, true, true};
+    struct error error = {0};
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    ck_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    struct rlimit before, tight;
+    ck_assert(!getrlimit(RLIMIT_AS, &before));
+    tight = before;
+    tight.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + 16 * MIB; /* less than its stack */
+    ck_assert(!setrlimit(RLIMIT_AS, &tight));
+    enum status status = chat_shape_find(render_nothing, NULL, &shape, &error);
+    ck_assert(!setrlimit(RLIMIT_AS, &before));
+    ck_assert_int_eq(status, STATUS_IO);
+    ck_assert_msg(strstr(error.message, "thread"), "%s", error.message);
+    ck_assert_int_eq(chat_shape_find(render_nothing, NULL, &shape, &error), STATUS_OK);
+    ck_assert(!shape.parts && !shape.null_content && !shape.text_arguments);
+}
+END_TEST
+
 /* The guard alone, over random strings of a token's own pieces: broken wherever a token is, text
  * kept. */
 START_TEST(guard_random)
@@ -854,6 +888,7 @@ int main(void)
     tcase_add_test(templates, template_faults);
     tcase_add_test(templates, long_template_message);
     tcase_add_test(templates, bad_templates);
+    tcase_add_test(templates, no_thread_for_the_shape);
     suite_add_tcase(suite, templates);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,6 @@
 /* Parameters of /v1/completions and what both endpoints share: api/request.h. */
-#include "api/request.h"
+#include "api/models.h"
+#include "api/request_read.h"
 #include "tests/api/fixture.h"
 
 #include <check.h>

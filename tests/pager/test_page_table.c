@@ -27,12 +27,12 @@ static void teardown(void)
 {
     const struct page_table *const tables[] = {&a, &b, &c};
     struct error error;
-    ck_assert_msg(pager_check(pager, tables, 3, scratch, &error), "%s", error.message);
+    ck_assert_msg(page_tables_check(tables, 3, pager, scratch, &error), "%s", error.message);
     page_tables_release(&a, 1, pager);
     page_tables_release(&b, 1, pager);
     page_tables_release(&c, 1, pager);
     ck_assert_uint_eq(pager_free_count(pager), pager_total_count(pager));
-    ck_assert_msg(pager_check(pager, NULL, 0, scratch, &error), "%s", error.message);
+    ck_assert_msg(page_tables_check(NULL, 0, pager, scratch, &error), "%s", error.message);
     pager_destroy(pager);
 }
 

@@ -3,6 +3,7 @@
  * plain arrays, and everything that can be seen must agree. After each operation pager_check must
  * hold, and must stop holding when something is broken on purpose.
  */
+#include "pager/page_table.h"
 #include "pager/pager.h"
 
 #include <check.h>
@@ -149,7 +150,7 @@ static void compare(void)
             list[count++] = &tables[t].real[g];
     }
     struct error error;
-    ck_assert_msg(pager_check(pager, list, count, scratch, &error), "%s", error.message);
+    ck_assert_msg(page_tables_check(list, count, pager, scratch, &error), "%s", error.message);
     ck_assert_uint_eq(pager_free_count(pager), naive.free_count);
     unsigned cached = 0;
     for (unsigned page = 1; page < naive.page_count; page++) {
@@ -484,7 +485,7 @@ static bool sound(const struct pager *p, const struct table *table)
     const struct page_table *list[] = {table->real};
     struct error error;
     error_clear(&error);
-    bool ok = pager_check(p, list, 1, scratch, &error);
+    bool ok = page_tables_check(list, 1, p, scratch, &error);
     ck_assert_int_eq(ok, error.message[0] == '\0');
     return ok;
 }
@@ -530,7 +531,7 @@ START_TEST(check_finds_a_page_in_two_tables_that_is_counted_once)
     other.storage[0][0] = table.real[0].pages[0];
     const struct page_table *list[] = {table.real, other.real};
     struct error error;
-    ck_assert(!pager_check(p, list, 2, scratch, &error));
+    ck_assert(!page_tables_check(list, 2, p, scratch, &error));
     pager_destroy(p);
 }
 END_TEST

@@ -50,7 +50,7 @@ static void check_pages(void)
     struct error error;
     for (uint32_t i = 0; i < 4 * GROUPS; i++)
         list[i] = &tables[i / GROUPS][i % GROUPS];
-    ck_assert_msg(pager_check(pager, list, 4 * GROUPS, scratch, &error), "%s", error.message);
+    ck_assert_msg(page_tables_check(list, 4 * GROUPS, pager, scratch, &error), "%s", error.message);
 }
 
 static void teardown(void)

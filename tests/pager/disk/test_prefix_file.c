@@ -5,6 +5,7 @@
  * whatever is found afterwards must be true.
  */
 #include "pager/disk/prefix_file.h"
+#include "pager/page_table.h"
 
 #include <check.h>
 #include <dirent.h>

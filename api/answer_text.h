@@ -1,11 +1,12 @@
 /*
- * An answer from inside: shared by answer.c (life, text), answer_stream.c and answer_whole.c.
+ * An answer from inside, and what answer.c (its life), answer_stream.c and answer_whole.c share:
+ * how its tokens become text. Private to api/. One thread at a time, but for `cancelled`.
  */
-#ifndef QUIRE_API_ANSWER_PRIVATE_H
-#define QUIRE_API_ANSWER_PRIVATE_H
+#ifndef QUIRE_API_ANSWER_TEXT_H
+#define QUIRE_API_ANSWER_TEXT_H
 
-#include "api/answer.h"
 #include "api/answer_write.h"
+#include "api/api.h"
 #include "api/request.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/stop_matcher.h"
@@ -93,7 +94,7 @@ size_t answer_piece_length(const char *text, size_t length, size_t most);
 struct logprob_range answer_logprob_range(struct answer *answer, struct answer_choice *choice,
                                           uint32_t first, uint32_t end);
 
-/* answer_pump for a stream and for a whole answer. */
+/* answer_pump for a stream and for a whole answer: answer_stream.c, answer_whole.c. */
 enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out);
 enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out);
 

@@ -1,5 +1,6 @@
 /*
- * What http.c, http_head.c, http_routes.c and http_answer.c share. Nobody else includes it.
+ * A request and the server it came to: what http.c, http_head.c, http_routes.c and http_answer.c
+ * share. Nobody else includes it.
  *
  * A connection has a record from accept to close; a request's record is made in the handler's first
  * call and belongs to the connection: what the library does not complete ends with it. That first
@@ -12,13 +13,13 @@
  * suspended. Lock order: completion or watcher, then request, then the library's own. The request's
  * lock is never held while the answer is pumped or cancelled.
  */
-#ifndef QUIRE_SERVER_HTTP_INTERNAL_H
-#define QUIRE_SERVER_HTTP_INTERNAL_H
+#ifndef QUIRE_SERVER_HTTP_REQUEST_H
+#define QUIRE_SERVER_HTTP_REQUEST_H
 
 #include "api/answer.h"
 #include "base/buffer.h"
 #include "base/metric.h"
-#include "server/http.h"
+#include "server/http_config.h"
 #include "server/metrics.h"
 #include "server/watchdog.h"
 #include "server/watcher.h"

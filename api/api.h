@@ -1,0 +1,55 @@
+/*
+ * What api/ and its callers share: the server as answers see it, who asks, and what comes of it.
+ * Plain data; every header of api/ may include it.
+ */
+#ifndef QUIRE_API_API_H
+#define QUIRE_API_API_H
+
+#include "base/budget.h"
+#include "base/error.h"
+#include "engine/engine.h"
+#include "engine/text/tokenizer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct chat_template; /* api/chat_template.h */
+
+/* What answers need to know of the server; fixed after start, borrowed by every answer. */
+struct api_context {
+    struct engine *engine;
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat_template; /* NULL: chat is 400 with a hint */
+    const struct chat_template *tool_template; /* where there are tools; NULL: the same */
+    struct budget *budget;
+    const char *const *model_names; /* served names, the first is the one shown in answers */
+    unsigned model_name_count;
+    uint32_t max_model_len;
+    /* NULL, or called by answer_open between units of a long request's work, on its thread and with
+       no lock held: other answers may be opened within it. */
+    void (*yield)(void *arg);
+    void *yield_arg;
+    uint64_t timeout_ns;    /* of requests that name none; 0: they may take as long as they take */
+    int64_t created_unix_s; /* for /v1/models */
+};
+
+enum answer_kind { ANSWER_COMPLETION, ANSWER_CHAT };
+
+/* Who asks. */
+struct answer_caller {
+    uint64_t
+        cache_salt;  /* prefixes are shared only between equal ones: a hash of the API key, or 0 */
+    uint32_t tenant; /* on whose account: the API key's number, 0 without keys */
+    uint64_t arrival_ns; /* when (clock_now_ns): its timeout counts from here */
+};
+
+enum answer_state {
+    ANSWER_WAIT,   /* nothing now; wake will be called */
+    ANSWER_DATA,   /* bytes were appended; there may be more */
+    ANSWER_END,    /* the last bytes were appended (stream: "data: [DONE]") */
+    ANSWER_FAILED, /* see answer_error. Stream: an error event was appended if bytes were sent
+                      before */
+};
+
+#endif

@@ -1,0 +1,22 @@
+/* See request_read.h. */
+#include "api/request_read.h"
+
+#include "base/check.h"
+
+enum status request_read(const struct api_context *context, enum answer_kind kind, const char *body,
+                         size_t length, const struct answer_caller *caller, struct request *out,
+                         struct error *error)
+{
+    *out = (struct request){.kind = kind};
+    struct json_document document;
+    enum status status = json_open(body, length, context->budget, &document, error);
+    request_yield(context);
+    if (status == STATUS_OK)
+        status = request_read_shared(context, &document, caller, out, error);
+    if (status == STATUS_OK)
+        status = kind == ANSWER_CHAT ? request_read_chat(context, &document, out, error)
+                                     : request_read_completion(context, &document, out, error);
+    json_close(&document);
+    CHECK(status != STATUS_OK || out->prompt_count >= 1);
+    return status;
+}
