@@ -5,6 +5,7 @@
  */
 #include "api/answer_text.h"
 #include "api/models.h"
+#include "base/json_writer.h"
 
 /* "logprobs":… of tokens first … next-1, null if there are none. */
 static void write_event_logprobs(struct answer *answer, struct answer_choice *choice,

@@ -4,6 +4,8 @@
  */
 #include "api/answer_text.h"
 
+#include "base/json_writer.h"
+
 #include <math.h>
 #include <string.h>
 

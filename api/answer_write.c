@@ -2,6 +2,7 @@
 #include "api/answer_write.h"
 
 #include "base/clock.h"
+#include "base/json_writer.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -40,7 +41,7 @@ void answer_write_head(const struct answer_head *head, struct buffer *out)
     buffer_appendf(out,
                    "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":", head->id,
                    object, head->created);
-    json_write_string(out, head->model, strlen(head->model));
+    json_write_text(out, head->model);
     buffer_appendf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", head->fingerprint);
 }
 

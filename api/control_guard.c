@@ -6,6 +6,7 @@
 
 #include "api/json.h"
 #include "base/check.h"
+#include "base/json_writer.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>

@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/limits.h"
-#include "base/utf8.h"
 
 #include <cjson/cJSON.h>
 
@@ -302,45 +301,4 @@ enum status json_read_string(const struct cJSON *object, const char *name, const
     if (value)
         *out = json_string(value);
     return STATUS_OK;
-}
-
-void json_write_escaped(struct buffer *out, const char *text, size_t length)
-{
-    size_t start = 0; /* of bytes that need no escape */
-    for (size_t i = 0; i < length;) {
-        unsigned char c = (unsigned char)text[i];
-        if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
-            i++;
-            continue;
-        }
-        uint32_t code_point;
-        int size = c < 0x80 ? 1 : utf8_decode(text + i, length - i, &code_point);
-        if (c >= 0x80 && size > 0) {
-            i += (size_t)size;
-            continue;
-        }
-        buffer_append(out, text + start, i - start);
-        if (c >= 0x80) {
-            buffer_append_text(out, "\xef\xbf\xbd");
-            i += size < 0 ? (size_t)-size : length - i;
-        } else {
-            const char *names = "\"\"\\\\\bb\ff\nn\rr\tt", *found = NULL;
-            for (size_t k = 0; names[k] && !found; k += 2)
-                found = (unsigned char)names[k] == c ? names + k + 1 : NULL;
-            if (found)
-                buffer_appendf(out, "\\%c", *found);
-            else
-                buffer_appendf(out, "\\u%04x", c);
-            i++;
-        }
-        start = i;
-    }
-    buffer_append(out, text + start, length - start);
-}
-
-void json_write_string(struct buffer *out, const char *text, size_t length)
-{
-    buffer_append(out, "\"", 1);
-    json_write_escaped(out, text, length);
-    buffer_append(out, "\"", 1);
 }

@@ -1,5 +1,5 @@
 /*
- * JSON in and out. The only user of cJSON.
+ * JSON in. The only user of cJSON.
  *
  * A body is read in two passes. The scan (json_scan.c) allocates nothing and decides what is JSON
  * for us: RFC 8259 to the letter, valid UTF-8, no lone surrogates, no NUL characters, bounded
@@ -67,10 +67,5 @@ enum status json_read_bool(const struct cJSON *object, const char *name, bool *o
 /* *out points into the document. */
 enum status json_read_string(const struct cJSON *object, const char *name, const char **out,
                              struct error *error);
-
-/* Append `text` as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD. */
-void json_write_string(struct buffer *out, const char *text, size_t length);
-/* The same without quotes. */
-void json_write_escaped(struct buffer *out, const char *text, size_t length);
 
 #endif

@@ -1,7 +1,7 @@
 /* See models.h. */
 #include "api/models.h"
 
-#include "api/json.h"
+#include "base/json_writer.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 static void write_model(const struct api_context *context, const char *id, struct buffer *out)
 {
     buffer_append_text(out, "{\"id\":");
-    json_write_string(out, id, strlen(id));
+    json_write_text(out, id);
     buffer_appendf(out,
                    ",\"object\":\"model\",\"created\":%" PRId64
                    ",\"owned_by\":\"quire\",\"max_model_len\":%" PRIu32 "}",
@@ -60,7 +60,7 @@ static const char *error_type(enum status status)
 static void write_text_or_null(const char *text, struct buffer *out)
 {
     if (*text)
-        json_write_string(out, text, strlen(text));
+        json_write_text(out, text);
     else
         buffer_append_text(out, "null");
 }
@@ -68,7 +68,7 @@ static void write_text_or_null(const char *text, struct buffer *out)
 void api_write_error(const struct error *error, struct buffer *out)
 {
     buffer_append_text(out, "{\"error\":{\"message\":");
-    json_write_string(out, error->message, strlen(error->message));
+    json_write_text(out, error->message);
     buffer_appendf(out, ",\"type\":\"%s\",\"param\":", error_type(error->status));
     write_text_or_null(error->param, out);
     buffer_append_text(out, ",\"code\":");

@@ -37,33 +37,6 @@ void print_xml(struct buffer *out, const char *text, size_t length)
     }
 }
 
-void print_json_string(struct buffer *out, const char *text, size_t length)
-{
-    buffer_append_text(out, "\"");
-    for (size_t i = 0; i < length;) {
-        uint32_t code_point = 0;
-        int taken = utf8_decode(text + i, length - i, &code_point);
-        if (taken <= 0) {
-            buffer_append_text(out, "\\ufffd");
-            i += taken < 0 ? (size_t)-taken : length - i;
-            continue;
-        }
-        if (code_point == '"' || code_point == '\\')
-            buffer_appendf(out, "\\%c", (int)code_point);
-        else if (code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0))
-            buffer_appendf(out, "\\u%04x", (unsigned)code_point);
-        else
-            buffer_append(out, text + i, (size_t)taken);
-        i += (size_t)taken;
-    }
-    buffer_append_text(out, "\"");
-}
-
-void print_json_text(struct buffer *out, const char *text)
-{
-    print_json_string(out, text, strlen(text));
-}
-
 const char *print_count(uint64_t count, char out[static 32])
 {
     char digits[24];

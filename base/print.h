@@ -1,5 +1,5 @@
 /*
- * Texts of files and users in output for people, JSON and SVG. Any thread.
+ * Texts of files and users in output for people and SVG. Any thread.
  */
 #ifndef QUIRE_BASE_PRINT_H
 #define QUIRE_BASE_PRINT_H
@@ -11,10 +11,6 @@
 
 /* UTF-8 as it is; what is no text or would move a terminal's cursor as '?'. */
 void print_name(struct buffer *out, const char *text, size_t length);
-
-/* A JSON string with its quotes; what is no UTF-8 as U+FFFD. */
-void print_json_string(struct buffer *out, const char *text, size_t length);
-void print_json_text(struct buffer *out, const char *text); /* terminated */
 
 /* As print_name, with what XML reserves written as references. */
 void print_xml(struct buffer *out, const char *text, size_t length);

@@ -1,10 +1,11 @@
 /*
  * `quire inspect`: see inspect.h. The JSON is written by hand, since it is one flat description;
- * strings of the file go through print_json_string, and names through print_name.
+ * strings of the file go through json_write_printable, and names through print_name.
  */
 #include "cli/inspect.h"
 
 #include "base/bytes.h"
+#include "base/json_writer.h"
 #include "base/print.h"
 #include "engine/model/gguf.h"
 #include "engine/model/model.h"
@@ -231,13 +232,13 @@ static void write_json_model(const struct inspection *inspection, struct buffer 
     const struct model_config *config = &inspection->config;
     if (!inspection->served) {
         buffer_append_text(out, ",\"model\":null,\"refused\":");
-        print_json_text(out, inspection->refusal.message);
+        json_write_printable_text(out, inspection->refusal.message);
         return;
     }
     buffer_append_text(out, ",\"model\":{\"name\":");
-    print_json_text(out, config->name);
+    json_write_printable_text(out, config->name);
     buffer_append_text(out, ",\"architecture\":");
-    print_json_text(out, config->architecture);
+    json_write_printable_text(out, config->architecture);
     buffer_appendf(out,
                    ",\"parameters\":%" PRIu64 ",\"layers\":%" PRIu32 ",\"embedding\":%" PRIu32
                    ",\"feed_forward\":%" PRIu32 ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32
@@ -278,7 +279,7 @@ static void write_json_tokenizer(const struct inspection *inspection, struct buf
     const struct tokenizer *tokenizer = inspection->tokenizer;
     if (tokenizer == NULL) {
         buffer_append_text(out, ",\"tokenizer\":null,\"tokenizer_refused\":");
-        print_json_text(out, inspection->tokenizer_refusal.message);
+        json_write_printable_text(out, inspection->tokenizer_refusal.message);
         return;
     }
     buffer_appendf(out, ",\"tokenizer\":{\"tokens\":%" PRIu32 ",\"control_tokens\":%" PRIu32,
@@ -309,7 +310,7 @@ static void write_json_elements(const struct gguf *gguf, const char *key, enum g
         if (i > 0)
             buffer_append_text(out, ",");
         if (element == GGUF_STRING && gguf_array_next_string(gguf, key, &cursor, &text))
-            print_json_string(out, text.text, text.length);
+            json_write_printable(out, text.text, text.length);
         else if (are_integers)
             buffer_appendf(out, "%" PRId32, integers[i]);
         else if (floats[i] - floats[i] == 0)
@@ -330,7 +331,7 @@ static void write_json_value(const struct gguf *gguf, uint32_t index, const char
     uint64_t count;
     char value[64];
     if (type == GGUF_STRING && gguf_get_string(gguf, key, &text, &error) == STATUS_OK) {
-        print_json_string(out, text.text, text.length);
+        json_write_printable(out, text.text, text.length);
     } else if (type == GGUF_ARRAY &&
                gguf_array_count(gguf, key, &element, &count, &error) == STATUS_OK) {
         buffer_appendf(out, "{\"count\":%" PRIu64, count);
@@ -360,7 +361,7 @@ static void write_json_metadata(const struct gguf *gguf, struct buffer *out)
         key[name.length] = '\0';
         if (i > 0)
             buffer_append_text(out, ",");
-        print_json_string(out, key, name.length);
+        json_write_printable(out, key, name.length);
         buffer_append_text(out, ":");
         write_json_value(gguf, i, key, out);
         free(key);
@@ -376,7 +377,7 @@ static void write_json_tensors(const struct gguf *gguf, struct buffer *out)
     for (uint32_t i = 0; i < gguf_tensor_count(gguf); ++i) {
         const struct gguf_tensor *tensor = gguf_tensor(gguf, i);
         buffer_append_text(out, i > 0 ? ",{\"name\":" : "{\"name\":");
-        print_json_string(out, tensor->name.text, tensor->name.length);
+        json_write_printable(out, tensor->name.text, tensor->name.length);
         buffer_appendf(out, ",\"type\":\"%s\",\"shape\":[", format_info(tensor->format)->name);
         for (uint32_t d = 0; d < tensor->dim_count; ++d)
             buffer_appendf(out, d > 0 ? ",%" PRIu64 : "%" PRIu64, tensor->dims[d]);
@@ -401,7 +402,7 @@ static void write_json_tensors(const struct gguf *gguf, struct buffer *out)
 static void write_json(const struct inspection *inspection, struct buffer *out)
 {
     buffer_append_text(out, "{\"file\":");
-    print_json_text(out, inspection->path);
+    json_write_printable_text(out, inspection->path);
     buffer_appendf(out, ",\"gguf_version\":%" PRIu32 ",\"file_bytes\":%" PRIu64,
                    gguf_version(inspection->gguf), gguf_file_bytes(inspection->gguf));
     write_json_model(inspection, out);

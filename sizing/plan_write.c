@@ -2,6 +2,7 @@
 #include "sizing/plan_answer.h"
 
 #include "base/bytes.h"
+#include "base/json_writer.h"
 #include "base/print.h"
 
 #include <inttypes.h>
@@ -182,7 +183,7 @@ static void json_model(const struct plan_words *words, struct buffer *out)
 {
     const struct model_config *config = words->model->config;
     buffer_append_text(out, ",\"model\":{\"name\":");
-    print_json_text(out, words->name);
+    json_write_printable_text(out, words->name);
     buffer_appendf(out,
                    ",\"layers\":%u,\"heads\":%u,\"kv_heads\":%u,\"head_dim\":%u,\"vocabulary\":%u,"
                    "\"context\":%u,\"window\":%u,\"window_layers\":%u}",
@@ -226,7 +227,7 @@ void plan_write_json(const struct plan_words *words, const struct plan_answer *a
                      struct buffer *out)
 {
     buffer_appendf(out, "{\"fits\":%s,\"answer\":", answer->yes ? "true" : "false");
-    print_json_text(out, answer->sentence);
+    json_write_printable_text(out, answer->sentence);
     json_model(words, out);
     buffer_appendf(out,
                    ",\"users\":%u,\"users_asked\":%s,\"context\":%u,\"users_fit\":%u,"
@@ -258,7 +259,7 @@ void plan_write_json(const struct plan_words *words, const struct plan_answer *a
     json_times(words, answer, out);
     buffer_append_text(out, ",\"start\":");
     if (words->start)
-        print_json_text(out, words->start);
+        json_write_printable_text(out, words->start);
     else
         buffer_append_text(out, "null");
     buffer_append_text(out, "}\n");
