@@ -101,7 +101,7 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
         .priority = spec->priority,
         .tenant = spec->tenant,
         .deadline_ns = spec->deadline_ns,
-        .holders = 1,
+        .ref_count = 1,
         .wake = spec->wake,
         .wake_arg = spec->wake_arg,
     };
@@ -118,7 +118,7 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
 
 static void drop(struct completion *completion)
 {
-    if (atomic_fetch_sub(&completion->holders, 1) != 1)
+    if (atomic_fetch_sub(&completion->ref_count, 1) != 1)
         return;
     struct budget *budget = completion->budget;
     uint64_t bytes = completion->bytes;
@@ -163,7 +163,7 @@ void completion_cancel_choice(struct completion *completion, uint32_t choice)
 
 void completion_attach(struct completion *completion, atomic_uint *cancel_epoch)
 {
-    atomic_fetch_add(&completion->holders, 1);
+    atomic_fetch_add(&completion->ref_count, 1);
     pthread_mutex_lock(&completion->lock);
     CHECK(completion->cancel_epoch == NULL); /* submitted once */
     completion->cancel_epoch = cancel_epoch;

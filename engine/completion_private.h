@@ -66,7 +66,7 @@ struct completion {
     uint32_t tenant;
     uint64_t deadline_ns;
     /* atomics */
-    atomic_uint holders;
+    atomic_uint ref_count;
     atomic_uint cached_count;
     /* under lock */
     pthread_mutex_t lock;

@@ -171,7 +171,7 @@ uint64_t prefix_saver_work(struct prefix_saver *saver, uint64_t since_ns, uint64
     if (now_ns < start_ns)
         return start_ns - now_ns;
     if (!saver->passing) {
-        prefix_file_plan(saver->file);
+        prefix_file_begin_pass(saver->file);
         saver->passing = true;
         return 0;
     }
@@ -303,13 +303,14 @@ static void wait_settled(struct prefix_saver *saver)
 static void save_rest(struct prefix_saver *saver)
 {
     uint64_t deadline_ns = clock_now_ns() + LIMIT_CACHE_SAVE_SECONDS * 1000000000ull;
-    uint32_t left = prefix_file_plan(saver->file), written = 0;
+    uint32_t left = prefix_file_begin_pass(saver->file), written = 0;
     while (saver->resume_ns == 0 && clock_now_ns() < deadline_ns && post_page(saver)) {
         wait_settled(saver);
         written += saver->resume_ns == 0;
     }
     struct error error;
-    if (saver->resume_ns == 0 && prefix_file_rank(saver->file, deadline_ns, &error) != STATUS_OK)
+    if (saver->resume_ns == 0 &&
+        prefix_file_save_order(saver->file, deadline_ns, &error) != STATUS_OK)
         note_failure(saver, &error);
     char bytes[24];
     bytes_format(prefix_file_page_count(saver->file) * prefix_file_slot_bytes(saver->file), bytes);

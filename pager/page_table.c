@@ -1,7 +1,15 @@
-/* See page_table.h. */
+/*
+ * Page tables are lists of page numbers; every change goes through the pager, which counts the
+ * references. The tables of a sequence grow and end together, but slide apart: each group has its
+ * own window.
+ *
+ * The order of releasing is the order of eviction. That is why all tables of a sequence are
+ * released by one function, page by page from the tails.
+ */
 #include "pager/page_table.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 #include "pager/pager.h"
 
 #include <string.h>
@@ -23,7 +31,7 @@ void page_table_adopt(struct page_table *table, struct pager *pager, const uint3
     for (uint32_t i = 0; i < first; i++)
         table->pages[i] = 0;
     for (uint32_t i = first; i < count; i++) {
-        pager_hold(pager, pages[i]);
+        pager_add_reference(pager, pages[i]);
         table->pages[i] = pages[i];
     }
     table->first = first;
@@ -55,7 +63,7 @@ void page_tables_release(struct page_table *tables, uint32_t table_count, struct
 {
     uint32_t longest = 0;
     for (uint32_t t = 0; t < table_count; t++)
-        longest = tables[t].count > longest ? tables[t].count : longest;
+        longest = max_u32(longest, tables[t].count);
     for (uint32_t index = longest; index-- > 0;) {
         for (uint32_t t = 0; t < table_count; t++) {
             if (index >= tables[t].first && index < tables[t].count)
@@ -71,7 +79,7 @@ enum page_own page_table_own(struct page_table *table, struct pager *pager, uint
 {
     CHECK(index >= table->first && index < table->count);
     uint32_t page = table->pages[index];
-    if (pager_holders(pager, page) == 1)
+    if (pager_ref_count(pager, page) == 1)
         return PAGE_OWN_ALREADY;
     uint32_t own;
     if (!pager_take(pager, 1, &own))

@@ -1,11 +1,16 @@
 /*
- * See pager.h. Joins the pool (who holds what) and the prefix index (what can be found). All arrays
- * lie in one allocation behind the struct.
+ * The pager joins the page pool (reference counts, free list) and the prefix index (what is
+ * cached), and keeps them in step: a page that is taken leaves the index, a page that is published
+ * is marked in the pool. All arrays lie behind the struct in one allocation.
+ *
+ * Finding looks up group 0 forwards, page after page, and then the groups with a window backwards
+ * from the end of that match, so that every page is looked up once.
  */
 #include "pager/pager.h"
 
-#include "base/bytes.h"
+#include "base/arena.h"
 #include "base/check.h"
+#include "base/minmax.h"
 #include "pager/page_pool.h"
 #include "pager/prefix_index.h"
 
@@ -18,33 +23,24 @@ struct pager {
     struct kv_groups groups;
 };
 
-struct layout {
-    uint64_t pages, entries, tokens, buckets; /* offsets */
-    uint64_t bytes;
-};
-
-static uint64_t place(uint64_t *end, uint64_t count, uint64_t size)
+/* The arrays, behind the struct: see base/arena.h. */
+static void lay_out(struct arena *arena, struct pager *pager, uint32_t page_count,
+                    uint32_t page_size)
 {
-    uint64_t at = *end;
-    *end = bytes_align(at + count * size, 64);
-    return at;
-}
-
-static struct layout layout_for(uint32_t page_count, uint32_t page_size)
-{
-    struct layout layout;
-    uint64_t end = bytes_align(sizeof(struct pager), 64);
-    layout.pages = place(&end, page_count, sizeof(struct page));
-    layout.entries = place(&end, page_count, sizeof(struct prefix_entry));
-    layout.tokens = place(&end, page_count, (uint64_t)page_size * sizeof(uint32_t));
-    layout.buckets = place(&end, prefix_index_bucket_count(page_count), sizeof(uint32_t));
-    layout.bytes = end;
-    return layout;
+    pager->pool.pages = arena_take(arena, page_count, sizeof(struct page));
+    pager->index.entries = arena_take(arena, page_count, sizeof(struct prefix_entry));
+    pager->index.tokens = arena_take(arena, page_count, (uint64_t)page_size * sizeof(uint32_t));
+    pager->index.buckets =
+        arena_take(arena, prefix_index_bucket_count(page_count), sizeof(uint32_t));
 }
 
 uint64_t pager_memory_bytes(uint32_t page_count, uint32_t page_size)
 {
-    return layout_for(page_count, page_size).bytes;
+    struct arena arena = {0};
+    struct pager counted;
+    arena_take(&arena, 1, sizeof counted);
+    lay_out(&arena, &counted, page_count, page_size);
+    return arena.used_bytes;
 }
 
 enum status pager_create(const struct pager_options *options, struct pager **out,
@@ -54,22 +50,21 @@ enum status pager_create(const struct pager_options *options, struct pager **out
     if (size != 8 && size != 16 && size != 32 && size != 64)
         return error_set(error, STATUS_INVALID, "page-size",
                          "a page holds 8, 16, 32 or 64 tokens, not %u", size);
-    if (options->page_count < 2 || options->page_count >= PAGE_HELD)
+    if (options->page_count < 2 || options->page_count >= PAGE_IN_USE)
         return error_set(error, STATUS_INVALID, "memory", "a pool of %u pages holds nothing",
                          options->page_count);
     CHECK(options->groups.count >= 1 && options->groups.count <= KV_GROUPS_MAX);
-    CHECK(options->groups.window[0] == 0); /* the chain of a prefix has no gaps */
-    struct layout layout = layout_for(options->page_count, size);
-    char *memory = calloc(1, layout.bytes);
-    if (!memory)
+    CHECK(options->groups.window[0] == 0); /* a page's parents are all there */
+    struct arena arena = {.memory = calloc(1, pager_memory_bytes(options->page_count, size))};
+    if (!arena.memory)
         return error_set(error, STATUS_IO, NULL, "no memory for the tables of %u pages",
                          options->page_count);
-    struct pager *pager = (struct pager *)memory;
+    struct pager *pager = arena_take(&arena, 1, sizeof *pager);
+    lay_out(&arena, pager, options->page_count, size);
     pager->groups = options->groups;
-    page_pool_init(&pager->pool, (struct page *)(memory + layout.pages), options->page_count);
+    page_pool_init(&pager->pool, pager->pool.pages, options->page_count);
     prefix_index_init(&pager->index, options->page_count, size, options->hash_key,
-                      (struct prefix_entry *)(memory + layout.entries),
-                      (uint32_t *)(memory + layout.tokens), (uint32_t *)(memory + layout.buckets));
+                      pager->index.entries, pager->index.tokens, pager->index.buckets);
     *out = pager;
     return STATUS_OK;
 }
@@ -104,10 +99,10 @@ uint32_t pager_cached_count(const struct pager *pager)
     return pager->pool.cached_count;
 }
 
-static void forget_page(struct pager *pager, uint32_t page)
+static void evict_page(struct pager *pager, uint32_t page)
 {
     prefix_index_remove(&pager->index, page);
-    page_pool_set_findable(&pager->pool, page, false);
+    page_pool_set_cached(&pager->pool, page, false);
 }
 
 bool pager_take(struct pager *pager, uint32_t count, uint32_t *out)
@@ -117,16 +112,16 @@ bool pager_take(struct pager *pager, uint32_t count, uint32_t *out)
     for (uint32_t i = 0; i < count; i++) {
         uint32_t page = page_pool_take(&pager->pool);
         CHECK(page != 0);
-        if (pager->pool.pages[page].findable)
-            forget_page(pager, page);
+        if (pager->pool.pages[page].is_cached)
+            evict_page(pager, page);
         out[i] = page;
     }
     return true;
 }
 
-void pager_hold(struct pager *pager, uint32_t page)
+void pager_add_reference(struct pager *pager, uint32_t page)
 {
-    page_pool_hold(&pager->pool, page);
+    page_pool_add_reference(&pager->pool, page);
 }
 
 void pager_release(struct pager *pager, uint32_t page)
@@ -134,15 +129,15 @@ void pager_release(struct pager *pager, uint32_t page)
     page_pool_release(&pager->pool, page);
 }
 
-uint32_t pager_holders(const struct pager *pager, uint32_t page)
+uint32_t pager_ref_count(const struct pager *pager, uint32_t page)
 {
     CHECK(page < pager->pool.page_count);
-    return page_pool_holders(&pager->pool, page);
+    return page_pool_ref_count(&pager->pool, page);
 }
 
-/* Group 0's chain: how many pages match. */
-static uint32_t find_chain(const struct prefix_index *index, const uint32_t *tokens, uint32_t most,
-                           uint64_t salt, uint32_t *pages)
+/* How many pages of group 0 match, one after the other. */
+static uint32_t find_first_group(const struct prefix_index *index, const uint32_t *tokens,
+                                 uint32_t most, uint64_t salt, uint32_t *pages)
 {
     uint64_t parent = PREFIX_ROOT;
     for (uint32_t i = 0; i < most; i++) {
@@ -178,10 +173,8 @@ static bool find_others(const struct pager *pager, const uint32_t *tokens, uint6
 static uint32_t first_of_others(const struct pager *pager, uint32_t length)
 {
     uint32_t size = pager->index.page_size, first = length;
-    for (uint32_t g = 1; g < pager->groups.count; g++) {
-        uint32_t own = kv_groups_first(&pager->groups, g, size, length * size);
-        first = own < first ? own : first;
-    }
+    for (uint32_t g = 1; g < pager->groups.count; g++)
+        first = min_u32(first, kv_groups_first(&pager->groups, g, size, length * size));
     return first;
 }
 
@@ -190,7 +183,8 @@ void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t toke
 {
     CHECK(token_count >= 1);
     uint32_t size = pager->index.page_size;
-    uint32_t length = find_chain(&pager->index, tokens, (token_count - 1) / size, salt, pages);
+    uint32_t length =
+        find_first_group(&pager->index, tokens, (token_count - 1) / size, salt, pages);
     /* Downwards, so that every page is looked up once: where one is missing, no longer beginning
        has all it needs, and those pages of a shorter one that have been looked up are its own. */
     for (uint32_t at = length; at > first_of_others(pager, length);) {
@@ -198,40 +192,40 @@ void pager_find(const struct pager *pager, const uint32_t *tokens, uint32_t toke
         if (!find_others(pager, tokens, salt, at, length, pages, group_stride))
             length = at;
     }
-    *out = (struct pager_match){.page_count = length, .chain = PREFIX_ROOT};
+    *out = (struct pager_match){.page_count = length, .parent_id = PREFIX_ROOT};
     if (length > 0)
-        out->chain = pager->index.entries[pages[length - 1]].id;
+        out->parent_id = pager->index.entries[pages[length - 1]].id;
     for (uint32_t g = 0; g < pager->groups.count; g++) {
         const uint32_t *own = pages + (uint64_t)g * group_stride;
         uint32_t first = kv_groups_first(&pager->groups, g, size, length * size);
-        uint32_t held = 0;
+        uint32_t referenced = 0;
         for (uint32_t i = first; i < length; i++)
-            held += page_pool_holders(&pager->pool, own[i]) > 0;
-        out->held_count += held;
+            referenced += page_pool_ref_count(&pager->pool, own[i]) > 0;
+        out->referenced_count += referenced;
         for (uint32_t i = 0; g == 0 && i < length; i++)
             out->restored_count += pager->index.entries[own[i]].restored;
-        out->kept_count += pager->groups.window[g] == 0 ? held : 0;
+        out->full_referenced_count += pager->groups.window[g] == 0 ? referenced : 0;
     }
 }
 
-uint64_t pager_publish(struct pager *pager, uint32_t page, uint32_t group, uint64_t chain,
+uint64_t pager_publish(struct pager *pager, uint32_t page, uint32_t group, uint64_t parent_id,
                        const uint32_t *tokens, uint64_t salt)
 {
     CHECK(group < pager->groups.count);
-    CHECK(page_pool_holders(&pager->pool, page) >= 1);
-    CHECK(!pager_findable(pager, page));
-    uint32_t known = prefix_index_find(&pager->index, group, chain, tokens, salt);
+    CHECK(page_pool_ref_count(&pager->pool, page) >= 1);
+    CHECK(!pager_is_cached(pager, page));
+    uint32_t known = prefix_index_find(&pager->index, group, parent_id, tokens, salt);
     if (known)
         return pager->index.entries[known].id;
-    uint64_t id = prefix_index_add(&pager->index, page, group, chain, tokens, salt);
-    page_pool_set_findable(&pager->pool, page, true);
+    uint64_t id = prefix_index_add(&pager->index, page, group, parent_id, tokens, salt);
+    page_pool_set_cached(&pager->pool, page, true);
     return id;
 }
 
-bool pager_findable(const struct pager *pager, uint32_t page)
+bool pager_is_cached(const struct pager *pager, uint32_t page)
 {
     CHECK(page > 0 && page < pager->pool.page_count);
-    return pager->pool.pages[page].findable != 0;
+    return pager->pool.pages[page].is_cached != 0;
 }
 
 void pager_describe(const struct pager *pager, uint32_t page, struct pager_entry *out)
@@ -251,7 +245,7 @@ uint32_t pager_cached(const struct pager *pager, uint32_t *out, uint32_t most)
 {
     const struct page *pages = pager->pool.pages;
     uint32_t count = 0;
-    for (uint32_t page = pages[0].previous; count < most && page != 0 && pages[page].findable;
+    for (uint32_t page = pages[0].previous; count < most && page != 0 && pages[page].is_cached;
          page = pages[page].previous)
         out[count++] = page;
     return count;
@@ -259,7 +253,7 @@ uint32_t pager_cached(const struct pager *pager, uint32_t *out, uint32_t most)
 
 void pager_mark_restored(struct pager *pager, uint32_t page)
 {
-    CHECK(pager_findable(pager, page));
+    CHECK(pager_is_cached(pager, page));
     pager->index.entries[page].restored = 1;
 }
 
@@ -267,8 +261,8 @@ uint32_t pager_forget(struct pager *pager)
 {
     uint32_t count = pager->pool.cached_count;
     for (uint32_t page = 1; page < pager->pool.page_count && pager->pool.cached_count > 0; page++) {
-        if (pager->pool.pages[page].findable && pager->pool.pages[page].holders == 0)
-            forget_page(pager, page);
+        if (pager->pool.pages[page].is_cached && pager->pool.pages[page].ref_count == 0)
+            evict_page(pager, page);
     }
     CHECK(pager->pool.cached_count == 0);
     return count;
@@ -284,13 +278,13 @@ static const char *check_free_list(const struct page_pool *pool, uint32_t *named
             return "the free list's links are broken";
         if (named[page] == UINT32_MAX)
             return "a page is in the free list twice";
-        if (named[page] != 0 || pool->pages[page].holders != 0)
-            return "a held page is in the free list";
-        if (cached > 0 && !pool->pages[page].findable)
+        if (named[page] != 0 || pool->pages[page].ref_count != 0)
+            return "a page in use is in the free list";
+        if (cached > 0 && !pool->pages[page].is_cached)
             return "an empty page lies behind a cached one";
         named[page] = UINT32_MAX;
         length++;
-        cached += pool->pages[page].findable;
+        cached += pool->pages[page].is_cached;
         previous = page;
     }
     if (pool->pages[0].previous != previous || length != pool->free_count)
@@ -306,32 +300,32 @@ static const char *check_page(const struct pager *pager, uint32_t page, uint32_t
     if (tables != UINT32_MAX) {
         if (tables == 0)
             return "a page is neither free nor in any table";
-        if (entry->holders != tables)
-            return "a page's holders are not the tables that name it";
-        if (entry->next != PAGE_HELD || entry->previous != PAGE_HELD)
-            return "a held page has list links";
+        if (entry->ref_count != tables)
+            return "a page's reference count is not the number of tables that contain it";
+        if (entry->next != PAGE_IN_USE || entry->previous != PAGE_IN_USE)
+            return "a page in use has list links";
     }
-    if ((entry->findable != 0) != (pager->index.entries[page].id != 0))
-        return "findable pages and prefix index disagree";
+    if ((entry->is_cached != 0) != (pager->index.entries[page].id != 0))
+        return "pool and prefix index disagree on what is cached";
     return NULL;
 }
 
 bool pager_check(const struct pager *pager, uint32_t *named, struct error *error)
 {
     const struct page_pool *pool = &pager->pool;
-    uint32_t held = 0;
+    uint32_t used = 0;
     for (uint32_t page = 1; page < pool->page_count; page++)
-        held += named[page] != 0;
+        used += named[page] != 0;
     const char *trouble = check_free_list(pool, named);
     uint32_t page = 1;
     for (; !trouble && page < pool->page_count; page++)
         trouble = check_page(pager, page, named[page]);
-    if (!trouble && held + pool->free_count != pool->page_count - 1)
-        trouble = "held and free pages do not add up to the total";
+    if (!trouble && used + pool->free_count != pool->page_count - 1)
+        trouble = "free pages and pages in use do not add up to the total";
     if (!trouble && !prefix_index_consistent(&pager->index))
         trouble = "the prefix index is inconsistent";
     if (trouble)
-        error_set(error, STATUS_INTERNAL, NULL, "%s (page %u, %u held, %u free of %u)", trouble,
-                  page - 1, held, pool->free_count, pool->page_count - 1);
+        error_set(error, STATUS_INTERNAL, NULL, "%s (page %u, %u in use, %u free of %u)", trouble,
+                  page - 1, used, pool->free_count, pool->page_count - 1);
     return trouble == NULL;
 }

@@ -1,6 +1,9 @@
 /*
- * See prefix_index.h. Chained hashing with chains through the pages' own entries: nothing is
- * allocated after start, removal is O(1).
+ * A hash table with separate chaining: the entries of the pages are linked within their bucket, in
+ * both directions. Nothing is allocated after start and removal is O(1). The hash covers parent,
+ * salt, tokens and group; equal hashes are told apart by comparing all of them.
+ *
+ * Only the pager and the prefix file (pager/disk/) call this, from the thread that owns them.
  */
 #include "pager/prefix_index.h"
 
@@ -107,16 +110,16 @@ uint32_t prefix_index_find(const struct prefix_index *index, uint32_t group, uin
     return find_in_bucket(index, bucket, group, parent, tokens, salt);
 }
 
-uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t group,
+void prefix_index_restore(struct prefix_index *index, uint32_t page, uint64_t id, uint32_t group,
                           uint64_t parent, const uint32_t *tokens, uint64_t salt)
 {
-    CHECK(page > 0 && page < index->page_count);
+    CHECK(page > 0 && page < index->page_count && id > index->last_id);
     struct prefix_entry *entry = &index->entries[page];
     CHECK(entry->id == 0);
     uint32_t bucket = bucket_of(index, group, parent, tokens, salt);
     CHECK(find_in_bucket(index, bucket, group, parent, tokens, salt) == 0);
     *entry = (struct prefix_entry){
-        .id = ++index->last_id,
+        .id = id,
         .parent = parent,
         .salt = salt,
         .bucket = bucket,
@@ -129,7 +132,14 @@ uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t gr
     memcpy(index->tokens + (uint64_t)page * index->page_size, tokens,
            index->page_size * sizeof *tokens);
     index->entry_count++;
-    return entry->id;
+    index->last_id = id;
+}
+
+uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t group,
+                          uint64_t parent, const uint32_t *tokens, uint64_t salt)
+{
+    prefix_index_restore(index, page, index->last_id + 1, group, parent, tokens, salt);
+    return index->last_id;
 }
 
 void prefix_index_remove(struct prefix_index *index, uint32_t page)

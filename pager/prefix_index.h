@@ -1,17 +1,18 @@
 /*
- * The prefix index: finds the page of a group that holds the keys and values of given tokens after
- * a given parent page. Private to pager/; engine thread only. Does not know who holds a page.
+ * The prefix index: finds the page of a KV cache group that contains the keys and values of given
+ * tokens after a given parent page. It does not know reference counts. Private to pager/; the
+ * engine thread's.
  *
- * An entry says: page P holds `tokens` (a full page of them) for the layers of `group`, as
- * continuation of the entry `parent`, under `salt`. Parents are entries of group 0, whatever the
- * group: the pages of a prefix in other groups may have gone when it is still continued. Entries
- * are named by a number that is never used twice, so a child whose parent was forgotten can never
- * be found through another page that took the parent's place. The first pages of a sequence have
- * parent PREFIX_ROOT. Keys are hashed with SipHash-1-3 (Aumasson, Bernstein 2012) under a secret
- * key, so clients cannot make chains long; a hit is verified by comparing everything.
+ * An entry says: page P contains `tokens` (a full page of them) for the layers of `group`, follows
+ * the entry `parent`, and belongs to `salt`. Parents are entries of group 0, whatever the group:
+ * the pages of a prefix in a group with a window may be evicted while the prefix is still extended.
  *
- * Invariants: at most one entry per page, at most one page per (group, parent, tokens,
- * salt).
+ * Entries are named by a number that is never used twice, so a child whose parent was evicted can
+ * never be found through another page that took the parent's place. The first page of a prompt has
+ * the parent PREFIX_ROOT. Keys are hashed with SipHash-1-3 (Aumasson, Bernstein 2012) under a
+ * secret key, so that clients cannot make buckets long; a hit is verified by comparing everything.
+ *
+ * Invariants: at most one entry per page; at most one page per (group, parent, tokens, salt).
  */
 #ifndef QUIRE_PAGER_PREFIX_INDEX_H
 #define QUIRE_PAGER_PREFIX_INDEX_H
@@ -26,7 +27,7 @@ struct prefix_entry {
     uint64_t parent;
     uint64_t salt;
     uint32_t bucket;
-    uint32_t next;     /* page, in the bucket's chain; 0: none */
+    uint32_t next;     /* page, of the same bucket; 0: none */
     uint32_t previous; /* page, 0: the bucket itself */
     uint32_t group;
     uint32_t restored; /* 1: the page came from a file */
@@ -40,7 +41,7 @@ struct prefix_index {
     uint64_t key[2];
     struct prefix_entry *entries; /* [page_count] */
     uint32_t *tokens;             /* [page_count][page_size] */
-    uint32_t *buckets;            /* [bucket_count] first page of the chain, 0: empty */
+    uint32_t *buckets;            /* [bucket_count] first page, 0: empty */
     /* engine thread only */
     uint64_t last_id;
     uint32_t entry_count;
@@ -54,16 +55,20 @@ void prefix_index_init(struct prefix_index *index, uint32_t page_count, uint32_t
                        const uint64_t key[2], struct prefix_entry *entries, uint32_t *tokens,
                        uint32_t *buckets);
 
-/* The group's page that holds tokens [page_size] after `parent`; 0 when there is none. */
+/* The group's page that contains tokens [page_size] after `parent`; 0 when there is none. */
 uint32_t prefix_index_find(const struct prefix_index *index, uint32_t group, uint64_t parent,
                            const uint32_t *tokens, uint64_t salt);
 
-/* Enter a page that has no entry; there must be none for the same content. Returns the entry's id.
- */
+/* Enters a page that has no entry, under the next unused id, which is returned. There must be no
+   entry for the same content. */
 uint64_t prefix_index_add(struct prefix_index *index, uint32_t page, uint32_t group,
                           uint64_t parent, const uint32_t *tokens, uint64_t salt);
 
-/* Forget the page's entry, which must exist. */
+/* As prefix_index_add, under the id that the page had in the life before: above all ids so far. */
+void prefix_index_restore(struct prefix_index *index, uint32_t page, uint64_t id, uint32_t group,
+                          uint64_t parent, const uint32_t *tokens, uint64_t salt);
+
+/* Removes the page's entry, which must exist. */
 void prefix_index_remove(struct prefix_index *index, uint32_t page);
 
 /* An entry's tokens [page_size]. */
@@ -72,7 +77,7 @@ static inline const uint32_t *prefix_index_tokens(const struct prefix_index *ind
     return index->tokens + (uint64_t)page * index->page_size;
 }
 
-/* Chains, counts and entries agree? For pager_check. */
+/* Do buckets, counts and entries agree? For pager_check. */
 bool prefix_index_consistent(const struct prefix_index *index);
 
 #endif

@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "engine/kernels/math.h"
 #include "engine/model/backends.h"
 #include "engine/model/forward.h"
@@ -107,11 +108,6 @@ static void *carve(struct carver *carver, uint64_t count, uint64_t size)
     uint64_t at = carver->used;
     carver->used += bytes_align(count * size, 64);
     return carver->base != NULL ? carver->base + at : NULL;
-}
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
 }
 
 static void carve_scratch(struct quantized *model, const struct model_details *details,

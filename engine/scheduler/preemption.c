@@ -105,7 +105,7 @@ static uint32_t pages_wanted(const struct scheduler *s)
             continue;
         wanted += sequence_wanted(sequence, s->options.pager, s->options.max_batch_tokens);
         uint32_t page = sequence_page_to_write(sequence, s->page_size);
-        uint32_t holders = page ? pager_holders(s->options.pager, page) : 0;
+        uint32_t holders = page ? pager_ref_count(s->options.pager, page) : 0;
         if (holders > 1) {
             sharing = page == shared_page ? sharing + 1 : 1;
             shared_page = page;

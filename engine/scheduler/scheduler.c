@@ -410,8 +410,8 @@ static const char *check_tables(const struct scheduler *s, const struct sequence
     for (uint32_t g = 0; g < s->group_count; g++) {
         const struct page_table *table = &sequence->tables[g];
         uint32_t held = table->count - table->first;
-        uint64_t most = kv_groups_held(groups, g, s->page_size, s->options.max_batch_tokens,
-                                       pages - table->first);
+        uint64_t most = kv_groups_most_pages(groups, g, s->page_size, s->options.max_batch_tokens,
+                                             pages - table->first);
         if (table->count < kv_groups_pages(s->page_size, sequence->computed))
             return "a table is too short";
         if (table->first > kv_groups_first(groups, g, s->page_size, sequence->computed))

@@ -27,7 +27,7 @@ static uint32_t own_pages(const struct page_table *table, const struct pager *pa
 {
     uint32_t count = 0;
     for (uint32_t i = table->first; i < table->count; i++)
-        count += pager_holders(pager, table->pages[i]) == 1;
+        count += pager_ref_count(pager, table->pages[i]) == 1;
     return count;
 }
 
@@ -52,8 +52,8 @@ uint32_t sequence_cost(const struct sequence *sequence, const struct pager *page
 static uint32_t held(const struct pager *pager, uint32_t group, uint32_t rows, uint32_t first,
                      uint32_t page_count)
 {
-    return (uint32_t)kv_groups_held(pager_groups(pager), group, pager_page_size(pager), rows,
-                                    page_count - first);
+    return (uint32_t)kv_groups_most_pages(pager_groups(pager), group, pager_page_size(pager), rows,
+                                          page_count - first);
 }
 
 /* First page of a group that a prompt needs that starts from there. */
@@ -78,12 +78,13 @@ uint64_t sequence_full_need(const struct pager *pager, uint32_t token_limit, uin
 {
     /* The last token's keys and values are never computed. And what others hold of a window may
        stay with them when it moves on: it saves nothing. */
-    return sequence_need(pager, token_limit - 1, rows, origin) - origin->match.kept_count;
+    return sequence_need(pager, token_limit - 1, rows, origin) -
+           origin->match.full_referenced_count;
 }
 
 static bool is_shared(const struct pager *pager, const struct page_table *table, uint32_t index)
 {
-    return index < table->count && pager_holders(pager, table->pages[index]) > 1;
+    return index < table->count && pager_ref_count(pager, table->pages[index]) > 1;
 }
 
 uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pager, uint32_t rows)
@@ -153,10 +154,10 @@ uint32_t sequence_wanted(const struct sequence *sequence, const struct pager *pa
 void sequence_narrow(struct sequence_origin *origin, const struct pager *pager,
                      const struct page_table *tables)
 {
-    origin->match.held_count = 0;
+    origin->match.referenced_count = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         for (uint32_t i = first_after(pager, g, origin); i < origin->match.page_count; i++)
-            origin->match.held_count += pager_holders(pager, tables[g].pages[i]) > 0;
+            origin->match.referenced_count += pager_ref_count(pager, tables[g].pages[i]) > 0;
     }
 }
 
@@ -176,7 +177,7 @@ void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t row
     }
     sequence->computed = origin->computed;
     sequence->published = found;
-    sequence->chain = origin->match.chain;
+    sequence->parent_id = origin->match.parent_id;
     if (origin->computed > found * pager_page_size(pager))
         sequence->state = SEQUENCE_RETURNING;
 }
@@ -209,7 +210,7 @@ void sequence_make_room(struct sequence *sequence, struct pager *pager, uint32_t
         enum page_own own = page_table_own(table, pager, index, &copies[*copy_count]);
         CHECK(grown && own != PAGE_OWN_NO_ROOM);
         *copy_count += own == PAGE_OWN_COPY;
-        CHECK(!pager_findable(pager, table->pages[index]));
+        CHECK(!pager_is_cached(pager, table->pages[index]));
     }
 }
 
@@ -224,15 +225,15 @@ void sequence_advance(struct sequence *sequence, struct pager *pager, uint32_t c
         return;
     const uint32_t *history = sequence_history(sequence);
     for (; sequence->published < sequence->computed / size; sequence->published++) {
-        uint64_t chain = sequence->chain;
+        uint64_t parent_id = sequence->parent_id;
         for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
             if (sequence->published < sequence->tables[g].first)
                 continue; /* came back without what its window had left */
             uint64_t next = pager_publish(pager, sequence->tables[g].pages[sequence->published], g,
-                                          chain, history + (size_t)sequence->published * size,
+                                          parent_id, history + (size_t)sequence->published * size,
                                           sequence->completion->cache_salt);
             if (g == 0)
-                sequence->chain = next;
+                sequence->parent_id = next;
         }
     }
 }
@@ -246,7 +247,7 @@ void sequence_fork(struct sequence *sequence, struct pager *pager, const struct 
         page_table_fork(&sequence->tables[g], pager, &leader->tables[g]);
     sequence->computed = leader->computed;
     sequence->published = leader->published;
-    sequence->chain = leader->chain;
+    sequence->parent_id = leader->parent_id;
     sequence->leader = NULL;
 }
 
@@ -258,7 +259,7 @@ uint32_t sequence_kept(const struct sequence *sequence, const struct pager *page
     for (uint32_t i = 0; i < full; i++) {
         for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
             uint32_t page = sequence->tables[g].pages[i];
-            if (page && (pager_holders(pager, page) == 1 || !pager_findable(pager, page)))
+            if (page && (pager_ref_count(pager, page) == 1 || !pager_is_cached(pager, page)))
                 return i;
         }
     }

@@ -39,7 +39,7 @@ struct sequence {
     uint32_t token_count;
     uint32_t computed;
     uint32_t published;         /* pages */
-    uint64_t chain;             /* where the next published page belongs */
+    uint64_t parent_id;         /* of the next page to be published */
     struct page_table *tables;  /* [groups], the place's */
     struct sequence *leader;    /* FOLLOWING: who computes the prompt */
     struct sequence *next_free; /* in the list of free places */

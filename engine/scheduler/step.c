@@ -93,7 +93,7 @@ static uint64_t pages_missing(const struct scheduler *s, const struct completion
     need->own = sequence_need(pager, token_count, rows, &need->origin);
     uint64_t wanted = careful
                           ? sequence_full_need(pager, completion->token_limit, rows, &need->origin)
-                          : need->own - need->origin.match.held_count;
+                          : need->own - need->origin.match.referenced_count;
     for (uint32_t i = 0; i < s->running_count; i++)
         wanted += careful ? sequence_growth(s->order[i], pager, rows)
                           : sequence_next_growth(s->order[i], pager);

@@ -1,11 +1,16 @@
 /*
- * See page_store.h. A sum is seeded with its slot's number, so a slot that a lost write or a wrong
- * offset filled with another's bytes is found, too.
+ * Slots with checksums in a file. A checksum is seeded with its slot's number, so a slot that a
+ * lost write or a wrong offset filled with another slot's bytes is noticed, too.
+ *
+ * Free slots form a list through `next`, the last given back first. Reads and writes go on after
+ * EINTR and after a part; whatever else fails is an error with the system's words. The slot whose
+ * write failed gets a checksum that no content has.
  */
 #include "pager/disk/page_store.h"
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/minmax.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,19 +24,18 @@
 struct page_store {
     /* fixed after start */
     struct page_store_options options;
-    /* of whoever takes and gives */
+    /* the thread that takes and gives slots */
     uint32_t free_first; /* PAGE_STORE_NO_SLOT: none */
     uint32_t free_count;
     uint32_t *next; /* [slot_count] in the list of free slots, or TAKEN */
-    /* of whoever has the slot */
+    /* the thread that has the slot */
     uint64_t *sums; /* [slot_count] */
 };
 
 uint32_t page_store_fit(uint64_t cap_bytes, uint64_t slot_bytes)
 {
     CHECK(slot_bytes >= 1);
-    uint64_t count = cap_bytes / slot_bytes;
-    return count < TAKEN ? (uint32_t)count : TAKEN - 1;
+    return (uint32_t)min_u64(cap_bytes / slot_bytes, TAKEN - 1);
 }
 
 uint64_t page_store_memory_bytes(uint32_t slot_count)
@@ -150,7 +154,7 @@ enum status page_store_write(struct page_store *store, uint32_t slot, const void
     size_t length = store->options.slot_bytes;
     enum status status = page_store_write_at(store, offset, bytes, length, error);
     uint64_t sum = checksum_bytes(bytes, length, slot);
-    /* Of a page half written no read may come out well. */
+    /* No read of a page that is half written may succeed. */
     store->sums[slot] = status == STATUS_OK ? sum : ~sum;
     return status;
 }

@@ -1,12 +1,12 @@
 /*
  * A page store: a file of equally long slots, each for the bytes of one page, with a cap. What is
- * written is read back verified or not at all: the checksum of each slot is kept in memory.
+ * written is read back verified or not at all: the checksum of each slot is in memory.
  *
  *     file   [ what is the owner's ][ gap ][ slot 0 ][ gap ][ slot 1 ] … [ gap ][ slot count-1 ]
  *                            offset ^
  *
- * Knows no tokens and no models. The file grows as slots are first written; a full disk, an I/O
- * error and a damaged slot are errors as values, after which the store goes on.
+ * It knows no tokens and no models. The file grows as slots are first written. A full disk, an I/O
+ * error and a damaged slot are errors as values, after which the store can be used further.
  *
  * Threads: no lock inside. One thread at a time takes and gives slots; slots may be written and
  * read by several threads at a time, each slot by one.
@@ -53,23 +53,24 @@ void page_store_destroy(struct page_store *store); /* NULL is fine; the file sta
 uint32_t page_store_slot_count(const struct page_store *store);
 uint32_t page_store_free_count(const struct page_store *store);
 
-/* A free slot becomes the caller's; PAGE_STORE_NO_SLOT when all are taken. Lowest numbers first as
-   long as none was given back, so that the file grows no longer than it has to. */
+/* A free slot becomes the caller's; PAGE_STORE_NO_SLOT when all are taken. The lowest numbers are
+   taken first until one is given back, so that the file grows no longer than it has to. */
 uint32_t page_store_take(struct page_store *store);
 void page_store_give(struct page_store *store, uint32_t slot);
 
-/* Write slot_bytes bytes. STATUS_IO (no space, an I/O error, a file size limit) with the system's
-   words; the slot's content is then void, its former one too. Taken or not is not looked at. */
+/* Writes slot_bytes bytes. STATUS_IO (no space, an I/O error, a file size limit) with the system's
+   words; the slot's content is then void, its former content too. Whether the slot is taken is not
+   checked. */
 enum status page_store_write(struct page_store *store, uint32_t slot, const void *bytes,
                              struct error *error);
 
-/* Read back what was written last. STATUS_IO on an I/O error, and when the bytes are not those;
-   what stands in `bytes` then is of no use. */
+/* Reads back what was written last. STATUS_IO on an I/O error and when the checksum does not match;
+   `bytes` is then void. */
 enum status page_store_read(const struct page_store *store, uint32_t slot, void *bytes,
                             struct error *error);
 
-/* The checksum of a slot, for owners that keep it over a restart; of a slot that was never written
-   or whose writing failed it means nothing. */
+/* The checksum of a slot, for owners that store it across a restart. It is void for a slot that was
+   never written or whose writing failed. */
 uint64_t page_store_sum(const struct page_store *store, uint32_t slot);
 void page_store_set_sum(struct page_store *store, uint32_t slot, uint64_t sum);
 

@@ -1,16 +1,21 @@
 /*
- * See prefix_file.h: the file itself. A write puts the page first and then the head that vouches
- * for it, so a process that is killed in between leaves a slot whose sums do not agree; which is
- * what all damage comes to. Nothing waits for the disk (no fsync): a machine that loses power loses
- * pages but cannot mix them up.
+ * The file itself: its header, its slots, and what is read of them when it is opened.
+ *
+ * A write puts the page first and then the head with its checksum, so a process that is killed in
+ * between leaves a slot whose checksums do not agree, which is what all damage comes to. Nothing
+ * waits for the disk (no fsync): a machine that loses power loses pages but cannot mix them up.
+ *
+ * Opening reads the heads only. They enter the index in the order of their ids, parents before what
+ * follows them, under the ids that they had; a head whose parent is missing is dropped.
  */
 #include "pager/disk/prefix_file_private.h"
 
-#include "base/bytes.h"
+#include "base/arena.h"
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,9 +28,8 @@
 #include <unistd.h>
 
 #define HEADER_BYTES 4096u
-#define MAGIC                                                                                      \
-    0x3153454741505551u /* "QUPAGES1" on a little-endian machine: another order differs            \
-                         */
+/* "QUPAGES1" on a little-endian machine; a machine of another byte order reads something else. */
+#define MAGIC 0x3153454741505551u
 
 struct file_header {
     uint64_t magic;
@@ -59,31 +63,27 @@ static uint32_t slot_count_of(uint64_t cap_bytes, uint64_t page_bytes, uint32_t 
     return page_store_fit(room, gap_bytes_of(page_size) + page_bytes);
 }
 
-struct layout {
-    uint64_t pages, entries, tokens, buckets, saved, order, recent; /* offsets */
-    uint64_t bytes;
-};
-
-static uint64_t place(uint64_t *end, uint64_t count, uint64_t size)
+/* The arrays, see base/arena.h. */
+static void lay_out(struct arena *arena, struct prefix_file *file, uint32_t slot_count,
+                    uint32_t page_count, uint32_t page_size)
 {
-    uint64_t at = *end;
-    *end = bytes_align(at + count * size, 64);
-    return at;
+    uint64_t ids = (uint64_t)slot_count + 1;
+    file->pool.pages = arena_take(arena, ids, sizeof(struct page));
+    file->index.entries = arena_take(arena, ids, sizeof(struct prefix_entry));
+    file->index.tokens = arena_take(arena, ids, (uint64_t)page_size * sizeof(uint32_t));
+    file->index.buckets =
+        arena_take(arena, prefix_index_bucket_count(slot_count + 1), sizeof(uint32_t));
+    file->saved = arena_take(arena, page_count, sizeof(struct prefix_saved));
+    file->order = arena_take(arena, page_count, sizeof(struct prefix_ordered));
+    file->recent = arena_take(arena, page_count, sizeof(uint32_t));
 }
 
-static struct layout layout_for(uint32_t slot_count, uint32_t page_count, uint32_t page_size)
+static uint64_t arrays_bytes(uint32_t slot_count, uint32_t page_count, uint32_t page_size)
 {
-    struct layout layout;
-    uint64_t end = 0, ids = (uint64_t)slot_count + 1;
-    layout.pages = place(&end, ids, sizeof(struct page));
-    layout.entries = place(&end, ids, sizeof(struct prefix_entry));
-    layout.tokens = place(&end, ids, (uint64_t)page_size * sizeof(uint32_t));
-    layout.buckets = place(&end, prefix_index_bucket_count(slot_count + 1), sizeof(uint32_t));
-    layout.saved = place(&end, page_count, sizeof(struct prefix_saved));
-    layout.order = place(&end, page_count, sizeof(struct prefix_ordered));
-    layout.recent = place(&end, page_count, sizeof(uint32_t));
-    layout.bytes = end;
-    return layout;
+    struct arena arena = {0};
+    struct prefix_file counted;
+    lay_out(&arena, &counted, slot_count, page_count, page_size);
+    return arena.used_bytes;
 }
 
 uint64_t prefix_file_memory_bytes(uint64_t cap_bytes, uint64_t page_bytes, uint32_t page_count,
@@ -91,26 +91,20 @@ uint64_t prefix_file_memory_bytes(uint64_t cap_bytes, uint64_t page_bytes, uint3
 {
     uint32_t slots = slot_count_of(cap_bytes, page_bytes, page_count, page_size);
     /* Sorting takes as much again as it sorts. */
-    return sizeof(struct prefix_file) + layout_for(slots, page_count, page_size).bytes +
+    return sizeof(struct prefix_file) + arrays_bytes(slots, page_count, page_size) +
            page_store_memory_bytes(slots) + (uint64_t)page_count * sizeof(struct prefix_ordered);
 }
 
 static enum status allocate(struct prefix_file *file, struct error *error)
 {
     uint32_t page_count = pager_total_count(file->pager) + 1;
-    struct layout layout = layout_for(file->slot_count, page_count, file->page_size);
-    char *memory = calloc(1, layout.bytes);
-    if (!memory)
+    struct arena arena = {
+        .memory = calloc(1, arrays_bytes(file->slot_count, page_count, file->page_size))};
+    if (!arena.memory)
         return error_set(error, STATUS_IO, NULL, "no memory for the tables of %u pages",
                          file->slot_count);
-    file->memory = memory;
-    file->pool.pages = (struct page *)(memory + layout.pages);
-    file->index.entries = (struct prefix_entry *)(memory + layout.entries);
-    file->index.tokens = (uint32_t *)(memory + layout.tokens);
-    file->index.buckets = (uint32_t *)(memory + layout.buckets);
-    file->saved = (struct prefix_saved *)(memory + layout.saved);
-    file->order = (struct prefix_ordered *)(memory + layout.order);
-    file->recent = (uint32_t *)(memory + layout.recent);
+    file->memory = arena.memory;
+    lay_out(&arena, file, file->slot_count, page_count, file->page_size);
     struct page_store_options store = {
         .fd = file->fd,
         .offset_bytes = HEADER_BYTES,
@@ -122,7 +116,7 @@ static enum status allocate(struct prefix_file *file, struct error *error)
     return page_store_create(&store, &file->store, error);
 }
 
-/* Nothing is known of any slot. The hashes' key serves this process only. */
+/* All slots are empty. The key of the hashes serves this process only. */
 static void init_tables(struct prefix_file *file, const uint64_t key[2], uint64_t last_id)
 {
     uint32_t ids = file->slot_count + 1;
@@ -151,7 +145,7 @@ static struct file_header header_of(const struct prefix_file *file)
     return header;
 }
 
-/* Why the file's pages are not ours, or NULL. */
+/* Why the pages of the file cannot be used, or NULL. */
 static const char *foreign(const struct prefix_file *file, const struct file_header *theirs)
 {
     struct file_header ours = header_of(file);
@@ -174,7 +168,7 @@ static const char *foreign(const struct prefix_file *file, const struct file_hea
 
 enum status prefix_file_reset(struct prefix_file *file, struct error *error)
 {
-    uint64_t drawn; /* the old one is good until the file is empty */
+    uint64_t drawn; /* the old one is valid until the file is empty */
     if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn)
         return error_set(error, STATUS_IO, NULL, "no random numbers from the system");
     if (ftruncate(file->fd, 0) != 0)
@@ -191,7 +185,7 @@ static uint64_t head_offset(const struct prefix_file *file, uint32_t slot)
     return page_store_offset(file->store, slot - 1) - gap_bytes_of(file->page_size);
 }
 
-/* A head vouches for its slot of this file only. */
+/* The checksum of a head covers the file (its nonce) and the slot's number, too. */
 static uint64_t head_sum(const struct prefix_file *file, uint32_t slot,
                          const struct prefix_head *head)
 {
@@ -199,7 +193,7 @@ static uint64_t head_sum(const struct prefix_file *file, uint32_t slot,
     return checksum_bytes((const char *)head + from, file->head_bytes - from, file->nonce + slot);
 }
 
-/* Read and verify a slot's head. STATUS_NOT_FOUND: there is none that is whole. */
+/* Reads and verifies a slot's head. STATUS_NOT_FOUND: it is damaged, or there is none. */
 static enum status read_head(const struct prefix_file *file, uint32_t slot, struct prefix_head *out,
                              struct error *error)
 {
@@ -235,7 +229,7 @@ enum status prefix_file_write(struct prefix_file *file, const struct prefix_file
 void prefix_file_drop(struct prefix_file *file, uint32_t slot)
 {
     prefix_index_remove(&file->index, slot);
-    page_pool_set_findable(&file->pool, slot, false);
+    page_pool_set_cached(&file->pool, slot, false);
 }
 
 /* ---- what is in the file ---- */
@@ -251,14 +245,14 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Least recently used first; of equals what continues a prefix before what it continues. */
+/* Least recently used first; of equals a page before its parent. */
 static int by_use(const void *a, const void *b)
 {
     uint64_t x = ((const struct found *)a)->stamp, y = ((const struct found *)b)->stamp;
     return x != y ? (x > y) - (x < y) : by_id(b, a);
 }
 
-/* The parent is in the file, and of group 0, where prefixes are chained. */
+/* Is the parent in the file, and of group 0? */
 static bool knows_parent(const struct prefix_file *file, const struct found *found, uint32_t count,
                          uint64_t parent)
 {
@@ -270,8 +264,8 @@ static bool knows_parent(const struct prefix_file *file, const struct found *fou
            file->index.entries[at->slot].group == 0;
 }
 
-/* Keep what a head says where it will be when its slot is taken over; without a name it is no
-   entry. */
+/* Stores what a head says where it stands once its slot has entered the index. Without an id it is
+   not an entry yet. */
 static void keep_head(struct prefix_file *file, uint32_t slot, const struct prefix_head *head)
 {
     file->index.entries[slot] =
@@ -281,7 +275,8 @@ static void keep_head(struct prefix_file *file, uint32_t slot, const struct pref
     page_store_set_sum(file->store, slot - 1, head->page_sum);
 }
 
-/* Slots enter index and pool, parents before what continues them; in the pool all are held. */
+/* Slots enter the index and the pool, parents before what follows them; in the pool all are in use.
+ */
 static void take_over(struct prefix_file *file, struct found *found, uint32_t count)
 {
     uint32_t tokens[PREFIX_FILE_PAGE_SIZE_MAX];
@@ -295,11 +290,9 @@ static void take_over(struct prefix_file *file, struct found *found, uint32_t co
         if (id <= file->index.last_id || !knows_parent(file, found, i, kept.parent) ||
             prefix_index_find(&file->index, kept.group, kept.parent, tokens, kept.salt))
             continue;
-        file->index.last_id = id - 1; /* so that it gets its old name */
-        CHECK(prefix_index_add(&file->index, slot, kept.group, kept.parent, tokens, kept.salt) ==
-              id);
-        page_pool_hold(&file->pool, slot);
-        page_pool_set_findable(&file->pool, slot, true);
+        prefix_index_restore(&file->index, slot, id, kept.group, kept.parent, tokens, kept.salt);
+        page_pool_add_reference(&file->pool, slot);
+        page_pool_set_cached(&file->pool, slot, true);
         found[i].slot = slot;
     }
     if (count > 0 && file->index.last_id < found[count - 1].id)
@@ -311,7 +304,7 @@ static uint64_t stride_of(const struct prefix_file *file)
     return gap_bytes_of(file->page_size) + file->options.page_bytes;
 }
 
-/* The file ends after `slots` slots. What is behind must go: it may name ids that would be given
+/* Cuts the file after `slots` slots. What lies behind must go: it may name ids that would be given
    again. */
 static enum status cut(struct prefix_file *file, uint32_t slots, const char *to,
                        struct error *error)
@@ -322,8 +315,8 @@ static enum status cut(struct prefix_file *file, uint32_t slots, const char *to,
                      strerror(errno));
 }
 
-/* The heads of slots [1, end] into found, as many as can be read in time. A head that cannot be
-   read is no fault of the slot's: then nothing in the file can be trusted to be the last word. */
+/* Reads the heads of slots [1, end] into found, as many as can be read in time. When the disk does
+   not give a head, nothing in the file can be trusted: an id that it names might be given again. */
 static enum status read_heads(struct prefix_file *file, uint32_t end, uint64_t deadline_ns,
                               struct found *found, uint32_t *count, struct error *error)
 {
@@ -368,7 +361,7 @@ static enum status scan(struct prefix_file *file, uint32_t end, uint64_t deadlin
     return status;
 }
 
-/* Take over what is in the file. STATUS_INVALID with why when it is not for us. */
+/* Reads what is in the file. STATUS_INVALID with the reason when it cannot be used. */
 static enum status read_file(struct prefix_file *file, uint64_t file_bytes, uint64_t deadline_ns,
                              struct error *error)
 {
@@ -387,9 +380,8 @@ static enum status read_file(struct prefix_file *file, uint64_t file_bytes, uint
         if (status != STATUS_OK)
             return status;
     }
-    uint64_t held = file_bytes > HEADER_BYTES ? (file_bytes - HEADER_BYTES) / stride : 0;
-    return scan(file, held < file->slot_count ? (uint32_t)held : file->slot_count, deadline_ns,
-                error);
+    uint64_t there = file_bytes > HEADER_BYTES ? (file_bytes - HEADER_BYTES) / stride : 0;
+    return scan(file, (uint32_t)min_u64(there, file->slot_count), deadline_ns, error);
 }
 
 /* ---- open and close ---- */
@@ -415,7 +407,7 @@ static enum status open_file(struct prefix_file *file, uint64_t *file_bytes, str
         return errno == EWOULDBLOCK
                    ? error_set(error, STATUS_BUSY, NULL, "another server has %s", path)
                    : error_set(error, STATUS_IO, NULL, "cannot lock %s: %s", path, strerror(errno));
-    /* The length only now: before, another may have had it. */
+    /* The length is read only now: before the lock another process may have changed it. */
     if ((info.st_mode & 077 && fchmod(file->fd, 0600) != 0) || fstat(file->fd, &info) != 0)
         return error_set(error, STATUS_IO, NULL, "cannot keep %s to ourselves: %s", path,
                          strerror(errno));

@@ -1,6 +1,9 @@
 /*
- * See prefix_file.h: pages from the file back into the pager. Which ones is decided by their last
- * use, the order of publishing by their names, since a page's parent has to be there before it.
+ * Pages from the file back into the pager, before the engine starts.
+ *
+ * Which pages are loaded is decided by their last use: as many as are free, those used last first.
+ * They are loaded in the order of their ids, since a page's parent has to be published before it,
+ * and released in the order of their last use, so that the pager evicts them in that order.
  */
 #include "pager/disk/prefix_file_private.h"
 
@@ -11,7 +14,7 @@
 
 struct loaded {
     uint64_t id;
-    uint64_t chain; /* the pager's name of it */
+    uint64_t pager_id; /* what the pager calls it */
     uint32_t slot;
     uint32_t use;  /* 0: used last */
     uint32_t page; /* 0: not loaded */
@@ -39,12 +42,12 @@ static int by_use(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The pager's name of a page of the file; false when it is not loaded. */
-static bool chain_of(const struct load *load, uint64_t id, uint64_t *chain)
+/* What the pager calls a page of the file; false when it is not loaded. */
+static bool pager_id_of(const struct load *load, uint64_t id, uint64_t *out)
 {
     struct loaded key = {.id = id};
     const struct loaded *at = bsearch(&key, load->pages, load->count, sizeof key, by_id);
-    *chain = id == PREFIX_ROOT ? PREFIX_ROOT : at ? at->chain : 0;
+    *out = id == PREFIX_ROOT ? PREFIX_ROOT : at ? at->pager_id : 0;
     return id == PREFIX_ROOT || (at && at->page);
 }
 
@@ -53,7 +56,7 @@ static void choose(struct load *load, uint32_t most)
 {
     const struct page_pool *pool = &load->file->pool;
     for (uint32_t slot = pool->pages[0].previous;
-         load->count < most && slot != 0 && pool->pages[slot].findable;
+         load->count < most && slot != 0 && pool->pages[slot].is_cached;
          slot = pool->pages[slot].previous) {
         load->pages[load->count] = (struct loaded){
             .id = load->file->index.entries[slot].id, .slot = slot, .use = load->count};
@@ -65,9 +68,9 @@ static void load_page(struct load *load, struct loaded *loaded)
 {
     struct prefix_file *file = load->file;
     const struct prefix_entry *entry = &file->index.entries[loaded->slot];
-    uint64_t chain;
+    uint64_t parent_id;
     uint32_t page;
-    if (!chain_of(load, entry->parent, &chain) || !pager_take(file->pager, 1, &page))
+    if (!pager_id_of(load, entry->parent, &parent_id) || !pager_take(file->pager, 1, &page))
         return;
     struct error error;
     if (page_store_read(file->store, loaded->slot - 1, load->page(load->arg, page), &error)) {
@@ -77,12 +80,12 @@ static void load_page(struct load *load, struct loaded *loaded)
         prefix_file_drop(file, loaded->slot);
         return;
     }
-    loaded->chain = pager_publish(file->pager, page, entry->group, chain,
-                                  prefix_index_tokens(&file->index, loaded->slot), entry->salt);
-    CHECK(pager_findable(file->pager, page)); /* the file names no content twice */
+    loaded->pager_id = pager_publish(file->pager, page, entry->group, parent_id,
+                                     prefix_index_tokens(&file->index, loaded->slot), entry->salt);
+    CHECK(pager_is_cached(file->pager, page)); /* the file names no content twice */
     pager_mark_restored(file->pager, page);
     loaded->page = page;
-    file->saved[page] = (struct prefix_saved){loaded->chain, loaded->id, loaded->slot};
+    file->saved[page] = (struct prefix_saved){loaded->pager_id, loaded->id, loaded->slot};
     load->done++;
 }
 
@@ -94,7 +97,7 @@ uint32_t prefix_file_load(struct prefix_file *file, void *(*page)(void *arg, uin
     *damaged = 0;
     load.pages = malloc((most + (size_t)1) * sizeof *load.pages);
     if (!load.pages)
-        return 0; /* an empty cache is a cache */
+        return 0; /* the server works with an empty cache */
     choose(&load, most);
     qsort(load.pages, load.count, sizeof *load.pages, by_id);
     uint32_t tried = 0;
@@ -105,7 +108,7 @@ uint32_t prefix_file_load(struct prefix_file *file, void *(*page)(void *arg, uin
                  load.count - tried, load.count);
     if (load.damaged)
         log_warn("cache_dir", "%u pages are ignored: %s", load.damaged, load.error.message);
-    /* Free again, in the order of their last use. */
+    /* They become free, in the order of their last use. */
     qsort(load.pages, load.count, sizeof *load.pages, by_use);
     for (uint32_t i = load.count; i-- > 0;) {
         if (load.pages[i].page)

@@ -1,16 +1,17 @@
 /*
- * The prefix file from inside: shared by prefix_file.c (the file: header, slots, reading it when
- * opened), prefix_file_load.c (pages back into the pager) and prefix_file_save.c (passes). Nobody
- * else includes this.
+ * The prefix file from inside: shared by prefix_file.c (the file: header, slots, reading them when
+ * it is opened), prefix_file_load.c (pages back into the pager) and prefix_file_save.c (passes).
+ * Nobody else includes this.
  *
  *     slot   [ stamp ][ sum ][ id parent salt page_sum group tokens … ][ zeros ][ the page's bytes
  * ]
- *                            '------------- under sum -------------'           '--- page_sum ----'
+ *                            '------------- under sum --------------'           '---- page_sum
+ * ----'
  *
- * Numbers are the machine's own: the header says in which order their bytes are. Slots are counted
- * from 1, as pages are: pool and index are the pager's own kinds, over slots in place of pages.
+ * Numbers are in the machine's own byte order; the header says which that is. Slots are counted
+ * from 1, as pages are: pool and index are the pager's own types, over slots in place of pages.
  *
- * Invariants: a slot is findable in the pool exactly when it has an entry in the index; an entry's
+ * Invariants: a slot is cached in the pool exactly when it has an entry in the index; an entry's
  * parent is PREFIX_ROOT or was in the file before it, and ids only grow; last_id is at least every
  * id that any slot of the file names.
  */
@@ -31,7 +32,7 @@ struct prefix_head {
     uint32_t tokens[PREFIX_FILE_PAGE_SIZE_MAX]; /* [page_size] are in the file */
 };
 
-/* Where a page of the pager is in the file. Good as long as both sides still go by these names. */
+/* Where a page of the pager is in the file. Valid while both sides still have these names. */
 struct prefix_saved {
     uint64_t entry; /* in the pager */
     uint64_t id;    /* in the file */
@@ -53,9 +54,9 @@ struct prefix_file {
     uint32_t head_bytes; /* in the file */
     struct page_store *store;
     struct kv_groups groups;
-    /* of who writes */
+    /* the thread that writes */
     uint64_t nonce; /* of this file since it was begun: older slots are no slots */
-    /* of who has the pager */
+    /* the thread that owns the pager */
     struct prefix_index index;
     struct page_pool pool;
     struct prefix_saved *saved;   /* [pager's pages] */
@@ -67,7 +68,7 @@ struct prefix_file {
     void *memory; /* all arrays */
 };
 
-/* The slot is taken out of the index; it must not be held. */
+/* Removes the slot from the index; it must not be in use. */
 void prefix_file_drop(struct prefix_file *file, uint32_t slot);
 
 #endif

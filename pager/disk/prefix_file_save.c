@@ -1,11 +1,10 @@
 /*
- * See prefix_file.h: passes, which bring the file up to what the pager can find.
+ * Passes, which bring the file up to what is cached in the pager.
  *
- * A pass wants those pages that were used last, as many as there are slots. They are gone through
- * by the pager's names, parents before what continues them. A wanted page that the file has, under
- * whatever pager page it was written, moves its slot to the end of the reuse order before any slot
- * is reused: so no wanted page loses its slot to another, and a pass over an unchanged pager writes
- * nothing.
+ * A pass wants the pages that were used last, as many as there are slots. It goes through them by
+ * the pager's ids, parents before what follows them. A wanted page that is in the file already,
+ * under whatever number, moves its slot to the end of the reuse order before any slot is reused: so
+ * no wanted page loses its slot to another, and a pass over an unchanged pager writes nothing.
  */
 #include "pager/disk/prefix_file_private.h"
 
@@ -22,7 +21,7 @@ static int by_entry(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The slot of a page whose pager's name is `entry`; 0: the file does not have it. */
+/* The slot of a page that the pager calls `entry`; 0: it is not in the file. */
 static uint32_t slot_of(const struct prefix_file *file, uint32_t page, uint64_t entry)
 {
     const struct prefix_saved *saved = &file->saved[page];
@@ -31,7 +30,7 @@ static uint32_t slot_of(const struct prefix_file *file, uint32_t page, uint64_t 
     return known ? saved->slot : 0;
 }
 
-/* The file's name of the page that the pager calls `entry`, of those the pass wants. */
+/* What the file calls the page that the pager calls `entry`, of those the pass wants. */
 static bool id_of(const struct prefix_file *file, uint64_t entry, uint64_t *id)
 {
     *id = PREFIX_ROOT;
@@ -57,7 +56,7 @@ static void note_saved(struct prefix_file *file, uint32_t page, uint64_t entry, 
     file->saved[page] = (struct prefix_saved){entry, file->index.entries[slot].id, slot};
 }
 
-uint32_t prefix_file_plan(struct prefix_file *file)
+uint32_t prefix_file_begin_pass(struct prefix_file *file)
 {
     file->recent_count = pager_cached(file->pager, file->recent, file->slot_count);
     struct pager_entry entry;
@@ -84,7 +83,7 @@ uint32_t prefix_file_plan(struct prefix_file *file)
         uint32_t slot = wanted_slot(file, file->recent[i]);
         if (slot == 0)
             continue;
-        page_pool_hold(&file->pool, slot);
+        page_pool_add_reference(&file->pool, slot);
         page_pool_release(&file->pool, slot);
     }
     file->next = 0;
@@ -103,9 +102,9 @@ bool prefix_file_next(struct prefix_file *file, struct prefix_file_job *out)
         pager_describe(file->pager, page, &entry);
         CHECK(entry.id == file->order[file->next].entry); /* the pager has not changed */
         if (!id_of(file, entry.parent, &parent))
-            continue; /* could never be found: what it continues is not there */
-        /* Two pages of the pager can have the same content here: one continues a page that the
-           pager has lost and computed again since. */
+            continue; /* it could never be found: its parent is not in the file */
+        /* Two pages of the pager can have the same content here: one follows a page that was
+           evicted and has been computed again since. */
         uint32_t known =
             prefix_index_find(&file->index, entry.group, parent, entry.tokens, entry.salt);
         if (known) {
@@ -139,7 +138,7 @@ void prefix_file_done(struct prefix_file *file, const struct prefix_file_job *jo
     if (file->index.entries[job->slot].id != job->id)
         return; /* cleared in between */
     if (written) {
-        page_pool_set_findable(&file->pool, job->slot, true);
+        page_pool_set_cached(&file->pool, job->slot, true);
         note_saved(file, job->page, job->entry, job->slot);
     } else {
         prefix_index_remove(&file->index, job->slot);
@@ -147,23 +146,24 @@ void prefix_file_done(struct prefix_file *file, const struct prefix_file_job *jo
     page_pool_release(&file->pool, job->slot);
 }
 
-enum status prefix_file_rank(struct prefix_file *file, uint64_t deadline_ns, struct error *error)
+enum status prefix_file_save_order(struct prefix_file *file, uint64_t deadline_ns,
+                                   struct error *error)
 {
     uint64_t stamp = file->last_stamp;
     file->last_stamp += file->recent_count;
     enum status status = STATUS_OK;
-    /* From the last used on: if time runs out it is those that keep their place. */
+    /* The last used page first: if time runs out, those keep their place in the order. */
     for (uint32_t i = 0; i < file->recent_count && status == STATUS_OK; i++) {
         uint32_t slot = wanted_slot(file, file->recent[i]);
-        uint64_t rank = stamp + (file->recent_count - i);
+        uint64_t used = stamp + (file->recent_count - i);
         if (slot == 0)
             continue;
         if (i % 64 == 0 && file->options.clock() >= deadline_ns)
             break;
         uint64_t at = page_store_offset(file->store, slot - 1) -
                       (prefix_file_slot_bytes(file) - file->options.page_bytes);
-        status = page_store_write_at(file->store, at + offsetof(struct prefix_head, stamp), &rank,
-                                     sizeof rank, error);
+        status = page_store_write_at(file->store, at + offsetof(struct prefix_head, stamp), &used,
+                                     sizeof used, error);
     }
     return status;
 }

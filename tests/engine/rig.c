@@ -288,8 +288,8 @@ static void check_writes(const struct rig *rig, const struct schedule *schedule)
             for (uint32_t g = 0; g < pager_groups(rig->pager)->count; g++) {
                 uint32_t page =
                     rows->pages[(size_t)g * rows->group_stride + (rows->first_position + r) / size];
-                CHECK(pager_holders(rig->pager, page) == 1);
-                CHECK(!pager_findable(rig->pager, page));
+                CHECK(pager_ref_count(rig->pager, page) == 1);
+                CHECK(!pager_is_cached(rig->pager, page));
             }
         }
     }

@@ -35,18 +35,17 @@ START_TEST(pages_are_taken_in_order_and_never_the_null_page)
 }
 END_TEST
 
-START_TEST(empty_pages_are_reused_first_findable_ones_last_used_last)
+START_TEST(empty_pages_are_reused_first_cached_ones_last_used_last)
 {
     for (uint32_t page = 1; page < PAGES; page++)
         page_pool_take(&pool);
-    page_pool_set_findable(&pool, 2, true);
-    page_pool_set_findable(&pool, 4, true);
+    page_pool_set_cached(&pool, 2, true);
+    page_pool_set_cached(&pool, 4, true);
     page_pool_release(&pool, 4);
     page_pool_release(&pool, 1);
     page_pool_release(&pool, 2);
     page_pool_release(&pool, 5);
-    ck_assert_str_eq(order(),
-                     "5142"); /* empty: last in, first out; findable: first in, first out */
+    ck_assert_str_eq(order(), "5142"); /* empty: last in, first out; cached: first in, first out */
     ck_assert_uint_eq(pool.cached_count, 2);
     ck_assert_uint_eq(page_pool_take(&pool), 5);
     ck_assert_uint_eq(page_pool_take(&pool), 1);
@@ -55,11 +54,11 @@ START_TEST(empty_pages_are_reused_first_findable_ones_last_used_last)
 }
 END_TEST
 
-START_TEST(a_page_is_free_only_after_its_last_holder)
+START_TEST(a_page_is_free_only_after_its_last_release)
 {
     uint32_t page = page_pool_take(&pool);
-    page_pool_hold(&pool, page);
-    ck_assert_uint_eq(page_pool_holders(&pool, page), 2);
+    page_pool_add_reference(&pool, page);
+    ck_assert_uint_eq(page_pool_ref_count(&pool, page), 2);
     page_pool_release(&pool, page);
     ck_assert_uint_eq(pool.free_count, PAGES - 2);
     page_pool_release(&pool, page);
@@ -72,12 +71,12 @@ START_TEST(holding_a_cached_page_takes_it_out_of_the_middle)
 {
     for (uint32_t page = 1; page <= 3; page++) {
         page_pool_take(&pool);
-        page_pool_set_findable(&pool, page, true);
+        page_pool_set_cached(&pool, page, true);
     }
     for (uint32_t page = 1; page <= 3; page++)
         page_pool_release(&pool, page);
     ck_assert_str_eq(order(), "45123");
-    page_pool_hold(&pool, 2);
+    page_pool_add_reference(&pool, 2);
     ck_assert_str_eq(order(), "4513");
     ck_assert_uint_eq(pool.cached_count, 2);
     page_pool_release(&pool, 2);
@@ -89,12 +88,12 @@ START_TEST(a_cached_page_that_is_forgotten_is_reused_next)
 {
     for (uint32_t page = 1; page <= 2; page++) {
         page_pool_take(&pool);
-        page_pool_set_findable(&pool, page, true);
+        page_pool_set_cached(&pool, page, true);
     }
     page_pool_release(&pool, 1);
     page_pool_release(&pool, 2);
     ck_assert_str_eq(order(), "34512");
-    page_pool_set_findable(&pool, 2, false);
+    page_pool_set_cached(&pool, 2, false);
     ck_assert_str_eq(order(), "23451");
     ck_assert_uint_eq(pool.cached_count, 1);
 }
@@ -108,7 +107,7 @@ END_TEST
 
 START_TEST(holding_the_null_page_is_a_bug)
 {
-    page_pool_hold(&pool, 0);
+    page_pool_add_reference(&pool, 0);
 }
 END_TEST
 
@@ -118,8 +117,8 @@ int main(void)
     TCase *tcase = tcase_create("core");
     tcase_add_checked_fixture(tcase, setup, NULL);
     tcase_add_test(tcase, pages_are_taken_in_order_and_never_the_null_page);
-    tcase_add_test(tcase, empty_pages_are_reused_first_findable_ones_last_used_last);
-    tcase_add_test(tcase, a_page_is_free_only_after_its_last_holder);
+    tcase_add_test(tcase, empty_pages_are_reused_first_cached_ones_last_used_last);
+    tcase_add_test(tcase, a_page_is_free_only_after_its_last_release);
     tcase_add_test(tcase, holding_a_cached_page_takes_it_out_of_the_middle);
     tcase_add_test(tcase, a_cached_page_that_is_forgotten_is_reused_next);
     tcase_add_test_raise_signal(tcase, releasing_a_free_page_is_a_bug, 6);

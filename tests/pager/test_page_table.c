@@ -54,7 +54,7 @@ START_TEST(a_fork_shares_and_the_first_write_splits)
     page_table_fork(&b, pager, &a);
     page_table_fork(&c, pager, &a);
     ck_assert_uint_eq(pager_free_count(pager), 3);
-    ck_assert_uint_eq(pager_holders(pager, a.pages[1]), 3);
+    ck_assert_uint_eq(pager_ref_count(pager, a.pages[1]), 3);
     struct page_copy copy = {0, 0};
     uint32_t shared = a.pages[1];
     ck_assert_int_eq(page_table_own(&b, pager, 1, &copy), PAGE_OWN_COPY);
@@ -65,7 +65,7 @@ START_TEST(a_fork_shares_and_the_first_write_splits)
     /* The last one writes in place. */
     ck_assert_int_eq(page_table_own(&a, pager, 1, &copy), PAGE_OWN_ALREADY);
     ck_assert_uint_eq(a.pages[1], shared);
-    ck_assert_uint_eq(pager_holders(pager, a.pages[0]), 3); /* heads stay shared */
+    ck_assert_uint_eq(pager_ref_count(pager, a.pages[0]), 3); /* heads stay shared */
 }
 END_TEST
 
@@ -77,7 +77,7 @@ START_TEST(no_room_for_a_copy_changes_nothing)
     uint32_t page = b.pages[4];
     ck_assert_int_eq(page_table_own(&b, pager, 4, &copy), PAGE_OWN_NO_ROOM);
     ck_assert_uint_eq(b.pages[4], page);
-    ck_assert_uint_eq(pager_holders(pager, page), 2);
+    ck_assert_uint_eq(pager_ref_count(pager, page), 2);
     ck_assert_uint_eq(copy.from, 77);
     ck_assert_uint_eq(copy.to, 88);
 }
@@ -87,12 +87,12 @@ START_TEST(heads_outlive_tails)
 {
     static const uint32_t tokens[3 * SIZE] = {5, 6, 7};
     ck_assert(page_table_grow(&a, pager, 3));
-    uint64_t chain = 0;
+    uint64_t parent_id = 0;
     for (uint32_t i = 0; i < 3; i++)
-        chain = pager_publish(pager, a.pages[i], 0, chain, tokens + i * SIZE, 0);
+        parent_id = pager_publish(pager, a.pages[i], 0, parent_id, tokens + i * SIZE, 0);
     page_tables_release(&a, 1, pager);
     ck_assert_uint_eq(pager_cached_count(pager), 3);
-    /* Two empty pages go first, then the tail of the chain. */
+    /* Two empty pages go first, then the tail of the prefix. */
     ck_assert(page_table_grow(&b, pager, 3));
     uint32_t pages[3];
     struct pager_match match;

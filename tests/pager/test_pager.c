@@ -19,8 +19,8 @@
 /* ---- the naive model ---- */
 
 struct naive_page {
-    unsigned holders;
-    bool findable;
+    unsigned ref_count;
+    bool is_cached;
     unsigned group;        /* of its entry */
     uint64_t name, parent; /* of its entry */
     uint64_t salt;
@@ -45,7 +45,7 @@ struct table {
     uint32_t storage[GROUPS_MAX][TABLE_PAGES];
     uint32_t tokens[TABLE_PAGES * SIZE_MAX_TOKENS]; /* what its owner computes */
     uint64_t salt;
-    uint64_t chain, naive_chain;
+    uint64_t parent_id, naive_parent;
     unsigned published;
     bool alive;
 };
@@ -91,22 +91,22 @@ static bool naive_take(unsigned count, uint32_t *out)
     for (unsigned i = 0; i < count; i++) {
         out[i] = naive.order[0];
         naive_remove_from_order(out[i]);
-        naive.pages[out[i]] = (struct naive_page){.holders = 1};
+        naive.pages[out[i]] = (struct naive_page){.ref_count = 1};
     }
     return true;
 }
 
-static void naive_hold(uint32_t page)
+static void naive_add_reference(uint32_t page)
 {
-    if (naive.pages[page].holders++ == 0)
+    if (naive.pages[page].ref_count++ == 0)
         naive_remove_from_order(page);
 }
 
 static void naive_release(uint32_t page)
 {
-    if (--naive.pages[page].holders > 0)
+    if (--naive.pages[page].ref_count > 0)
         return;
-    unsigned at = naive.pages[page].findable ? naive.free_count : 0;
+    unsigned at = naive.pages[page].is_cached ? naive.free_count : 0;
     memmove(naive.order + at + 1, naive.order + at, (naive.free_count - at) * sizeof *naive.order);
     naive.order[at] = page;
     naive.free_count++;
@@ -116,7 +116,7 @@ static uint32_t naive_lookup(unsigned group, uint64_t parent, const uint32_t *to
 {
     for (uint32_t page = 1; page < naive.page_count; page++) {
         const struct naive_page *p = &naive.pages[page];
-        if (p->findable && p->group == group && p->parent == parent && p->salt == salt &&
+        if (p->is_cached && p->group == group && p->parent == parent && p->salt == salt &&
             memcmp(p->tokens, tokens, naive.size * sizeof *tokens) == 0)
             return page;
     }
@@ -130,7 +130,7 @@ static uint64_t naive_publish(uint32_t page, unsigned group, uint64_t parent,
     if (known)
         return naive.pages[known].name;
     struct naive_page *p = &naive.pages[page];
-    p->findable = true;
+    p->is_cached = true;
     p->group = group;
     p->name = ++naive.last_name;
     p->parent = parent;
@@ -154,9 +154,9 @@ static void compare(void)
     ck_assert_uint_eq(pager_free_count(pager), naive.free_count);
     unsigned cached = 0;
     for (unsigned page = 1; page < naive.page_count; page++) {
-        ck_assert_uint_eq(pager_holders(pager, page), naive.pages[page].holders);
-        ck_assert_int_eq(pager_findable(pager, page), naive.pages[page].findable);
-        cached += naive.pages[page].findable && naive.pages[page].holders == 0;
+        ck_assert_uint_eq(pager_ref_count(pager, page), naive.pages[page].ref_count);
+        ck_assert_int_eq(pager_is_cached(pager, page), naive.pages[page].is_cached);
+        cached += naive.pages[page].is_cached && naive.pages[page].ref_count == 0;
     }
     ck_assert_uint_eq(pager_cached_count(pager), cached);
 }
@@ -189,7 +189,7 @@ static void grow(struct table *table, unsigned group, unsigned count)
 }
 
 /* Name of group 0's page `index` of the table's prompt, 0 when it cannot be found. */
-static uint64_t naive_chain(const struct table *table, unsigned index)
+static uint64_t naive_id(const struct table *table, unsigned index)
 {
     uint64_t parent = 0;
     for (unsigned i = 0; i <= index; i++) {
@@ -204,7 +204,7 @@ static uint64_t naive_chain(const struct table *table, unsigned index)
 /* The page of a group that holds page `index` of the table's prompt, 0: none. */
 static uint32_t naive_page_of(const struct table *table, unsigned group, unsigned index)
 {
-    uint64_t parent = index ? naive_chain(table, index - 1) : 0;
+    uint64_t parent = index ? naive_id(table, index - 1) : 0;
     if (index && !parent)
         return 0;
     return naive_lookup(group, parent, table->tokens + index * naive.size, table->salt);
@@ -230,7 +230,7 @@ static bool naive_has(const struct table *table, unsigned length)
 static void check_match(const struct table *table, const uint32_t *pages,
                         const struct pager_match *match, unsigned most)
 {
-    unsigned length = most, held = 0, kept = 0;
+    unsigned length = most, referenced = 0, full = 0;
     while (!naive_has(table, length))
         length--;
     ck_assert_uint_eq(match->page_count, length);
@@ -244,12 +244,12 @@ static void check_match(const struct table *table, const uint32_t *pages,
             ck_assert_uint_eq(p->truth_group, g);
             ck_assert_uint_eq(p->truth_salt, table->salt);
             ck_assert_mem_eq(p->truth, table->tokens, (i + 1) * naive.size * sizeof(uint32_t));
-            held += p->holders > 0;
-            kept += p->holders > 0 && naive.groups.window[g] == 0;
+            referenced += p->ref_count > 0;
+            full += p->ref_count > 0 && naive.groups.window[g] == 0;
         }
     }
-    ck_assert_uint_eq(match->held_count, held);
-    ck_assert_uint_eq(match->kept_count, kept);
+    ck_assert_uint_eq(match->referenced_count, referenced);
+    ck_assert_uint_eq(match->full_referenced_count, full);
 }
 
 static void empty_tables(struct table *table)
@@ -276,8 +276,8 @@ static void start(struct table *table)
                &match);
     check_match(table, table->storage[0], &match, (token_count - 1) / naive.size);
     table->published = match.page_count;
-    table->chain = match.chain;
-    table->naive_chain = match.page_count ? naive_chain(table, match.page_count - 1) : 0;
+    table->parent_id = match.parent_id;
+    table->naive_parent = match.page_count ? naive_id(table, match.page_count - 1) : 0;
     for (unsigned g = 0; g < naive.groups.count; g++) {
         unsigned first = first_needed(g, match.page_count);
         page_table_adopt(&table->real[g], pager, table->storage[g], first, match.page_count);
@@ -285,7 +285,7 @@ static void start(struct table *table)
             if (i < first)
                 ck_assert_uint_eq(table->storage[g][i], 0);
             else
-                naive_hold(table->storage[g][i]);
+                naive_add_reference(table->storage[g][i]);
         }
     }
     unsigned more = 1 + dice(3);
@@ -295,25 +295,25 @@ static void start(struct table *table)
 
 static void publish(struct table *table)
 {
-    uint64_t chain = 0, naive_next = 0;
+    uint64_t parent_id = 0, naive_next = 0;
     unsigned at = table->published;
     for (unsigned g = 0; g < naive.groups.count; g++) {
         if (at >= table->real[g].count || at < table->real[g].first)
             return;
         const struct naive_page *page = &naive.pages[table->real[g].pages[at]];
-        if (page->findable || page->holders != 1)
+        if (page->is_cached || page->ref_count != 1)
             return; /* a fork publishes no page that another may publish */
     }
     for (unsigned g = 0; g < naive.groups.count; g++) {
         uint32_t page = table->real[g].pages[at];
         const uint32_t *tokens = table->tokens + at * naive.size;
-        uint64_t real = pager_publish(pager, page, g, table->chain, tokens, table->salt);
-        uint64_t name = naive_publish(page, g, table->naive_chain, tokens, table->salt);
-        chain = g == 0 ? real : chain;
+        uint64_t real = pager_publish(pager, page, g, table->parent_id, tokens, table->salt);
+        uint64_t name = naive_publish(page, g, table->naive_parent, tokens, table->salt);
+        parent_id = g == 0 ? real : parent_id;
         naive_next = g == 0 ? name : naive_next;
     }
-    table->chain = chain;
-    table->naive_chain = naive_next;
+    table->parent_id = parent_id;
+    table->naive_parent = naive_next;
     table->published++;
 }
 
@@ -326,7 +326,7 @@ static void fork_table(const struct table *source, struct table *table)
         page_table_fork(&table->real[g], pager, from);
         ck_assert_uint_eq(table->real[g].first, from->first);
         for (unsigned i = from->first; i < from->count; i++)
-            naive_hold(from->pages[i]);
+            naive_add_reference(from->pages[i]);
     }
 }
 
@@ -353,7 +353,7 @@ static void own(struct table *table, unsigned group)
     uint32_t page = real->pages[at], expected;
     struct page_copy copy = {0, 0};
     enum page_own result = page_table_own(real, pager, at, &copy);
-    if (naive.pages[page].holders == 1) {
+    if (naive.pages[page].ref_count == 1) {
         ck_assert_int_eq(result, PAGE_OWN_ALREADY);
     } else if (!naive_take(1, &expected)) {
         ck_assert_int_eq(result, PAGE_OWN_NO_ROOM);
@@ -445,11 +445,11 @@ START_TEST(random_operations_agree_with_the_naive_model)
             /* Reproduce: cached pages become empty ones, each put at the head in turn. */
             for (uint32_t page = 1; page < page_count; page++) {
                 struct naive_page *p = &naive.pages[page];
-                if (!p->findable || p->holders > 0)
+                if (!p->is_cached || p->ref_count > 0)
                     continue;
-                p->findable = false;
+                p->is_cached = false;
                 naive_remove_from_order(page);
-                p->holders = 1;
+                p->ref_count = 1;
                 naive_release(page);
             }
             compare();
@@ -505,13 +505,13 @@ START_TEST(check_finds_a_page_held_once_too_often)
 {
     struct table table;
     struct pager *p = small_pager(&table);
-    pager_hold(p, table.real[0].pages[1]);
+    pager_add_reference(p, table.real[0].pages[1]);
     ck_assert(!sound(p, &table));
     pager_destroy(p);
 }
 END_TEST
 
-START_TEST(check_finds_a_page_that_was_freed_under_its_holder)
+START_TEST(check_finds_a_page_that_was_freed_while_a_table_contains_it)
 {
     struct table table;
     struct pager *p = small_pager(&table);
@@ -565,9 +565,9 @@ START_TEST(at_most_all_but_one_token_match)
     struct table table;
     struct pager *p = small_pager(&table);
     uint32_t tokens[24] = {0}, pages[3];
-    uint64_t chain = 0;
+    uint64_t parent_id = 0;
     for (unsigned i = 0; i < 3; i++)
-        chain = pager_publish(p, table.real[0].pages[i], 0, chain, tokens + 8 * i, 0);
+        parent_id = pager_publish(p, table.real[0].pages[i], 0, parent_id, tokens + 8 * i, 0);
     static const struct {
         uint32_t tokens, pages;
     } cases[] = {{1, 0}, {8, 0}, {9, 1}, {16, 1}, {17, 2}, {24, 2}};
@@ -575,7 +575,7 @@ START_TEST(at_most_all_but_one_token_match)
     for (unsigned i = 0; i < 6; i++) {
         pager_find(p, tokens, cases[i].tokens, 0, pages, 0, &match);
         ck_assert_uint_eq(match.page_count, cases[i].pages);
-        ck_assert_uint_eq(match.held_count, cases[i].pages);
+        ck_assert_uint_eq(match.referenced_count, cases[i].pages);
     }
     pager_destroy(p);
 }
@@ -589,8 +589,8 @@ START_TEST(a_second_page_with_the_same_content_stays_private)
     uint64_t first = pager_publish(p, table.real[0].pages[0], 0, 0, tokens, 9);
     uint64_t second = pager_publish(p, table.real[0].pages[1], 0, 0, tokens, 9);
     ck_assert_uint_eq(first, second);
-    ck_assert(pager_findable(p, table.real[0].pages[0]));
-    ck_assert(!pager_findable(p, table.real[0].pages[1]));
+    ck_assert(pager_is_cached(p, table.real[0].pages[0]));
+    ck_assert(!pager_is_cached(p, table.real[0].pages[1]));
     ck_assert(sound(p, &table));
     pager_destroy(p);
 }
@@ -613,9 +613,10 @@ static struct pager *windowed_pager(struct table *table)
     for (unsigned g = 0; g < 2; g++)
         ck_assert(page_table_grow(&table->real[g], out, 5));
     for (unsigned i = 0; i < 5; i++) {
-        uint64_t chain = table->chain;
-        table->chain = pager_publish(out, table->storage[0][i], 0, chain, table->tokens + 8 * i, 0);
-        pager_publish(out, table->storage[1][i], 1, chain, table->tokens + 8 * i, 0);
+        uint64_t parent_id = table->parent_id;
+        table->parent_id =
+            pager_publish(out, table->storage[0][i], 0, parent_id, table->tokens + 8 * i, 0);
+        pager_publish(out, table->storage[1][i], 1, parent_id, table->tokens + 8 * i, 0);
     }
     return out;
 }
@@ -671,8 +672,8 @@ START_TEST(a_missing_window_shortens_a_hit)
         ck_assert_uint_eq(hit(p, &table, 8 * length + 1, pages), wanted[length]);
     pager_find(p, table.tokens, 33, 0, pages[0], TABLE_PAGES, &match);
     ck_assert_uint_eq(match.page_count, 4);
-    ck_assert_uint_eq(match.held_count, 5); /* all but page 2 of the window */
-    ck_assert_uint_eq(match.kept_count, 4); /* group 0's */
+    ck_assert_uint_eq(match.referenced_count, 5);      /* all but page 2 of the window */
+    ck_assert_uint_eq(match.full_referenced_count, 4); /* group 0's */
     for (unsigned i = 0; i < 4; i++)
         ck_assert_uint_eq(pages[0][i], table.storage[0][i]);
     ck_assert_uint_eq(pages[1][3], table.storage[1][3]);
@@ -680,13 +681,13 @@ START_TEST(a_missing_window_shortens_a_hit)
     empty_tables(&other);
     page_table_adopt(&other.real[1], p, pages[1], 2, match.page_count);
     ck_assert_uint_eq(other.storage[1][0] + other.storage[1][1], 0);
-    ck_assert_uint_eq(pager_holders(p, other.storage[1][2]), 1);
-    ck_assert_uint_eq(pager_holders(p, other.storage[1][3]), 2);
+    ck_assert_uint_eq(pager_ref_count(p, other.storage[1][2]), 1);
+    ck_assert_uint_eq(pager_ref_count(p, other.storage[1][3]), 2);
     pager_destroy(p);
 }
 END_TEST
 
-/* Pages of a window that were lost can be published again under the chain that is still there. */
+/* Pages of a window that were lost can be published again under the parent that is still cached. */
 START_TEST(a_lost_window_can_come_back)
 {
     struct table table;
@@ -699,14 +700,14 @@ START_TEST(a_lost_window_can_come_back)
     ck_assert(pager_take(p, 1, &page));
     ck_assert_uint_eq(hit(p, &table, 41, pages), 4);
     /* … which somebody computes again after the first four pages. */
-    uint64_t chain;
+    uint64_t parent_id;
     struct pager_match match;
     pager_find(p, table.tokens, 33, 0, pages[0], TABLE_PAGES, &match);
-    chain = match.chain;
-    ck_assert(pager_publish(p, taken[0], 0, chain, table.tokens + 32, 0) == table.chain);
-    ck_assert(!pager_findable(p, taken[0])); /* group 0 has it */
-    pager_publish(p, page, 1, chain, table.tokens + 32, 0);
-    ck_assert(pager_findable(p, page));
+    parent_id = match.parent_id;
+    ck_assert(pager_publish(p, taken[0], 0, parent_id, table.tokens + 32, 0) == table.parent_id);
+    ck_assert(!pager_is_cached(p, taken[0])); /* group 0 has it */
+    pager_publish(p, page, 1, parent_id, table.tokens + 32, 0);
+    ck_assert(pager_is_cached(p, page));
     ck_assert_uint_eq(hit(p, &table, 41, pages), 5);
     ck_assert_uint_eq(pages[1][4], page);
     pager_destroy(p);
@@ -737,7 +738,7 @@ int main(void)
     tcase_add_loop_test(tcase, random_operations_agree_with_the_naive_model, 0, 20);
     tcase_add_test(tcase, check_finds_a_leaked_page);
     tcase_add_test(tcase, check_finds_a_page_held_once_too_often);
-    tcase_add_test(tcase, check_finds_a_page_that_was_freed_under_its_holder);
+    tcase_add_test(tcase, check_finds_a_page_that_was_freed_while_a_table_contains_it);
     tcase_add_test(tcase, check_finds_a_page_in_two_tables_that_is_counted_once);
     tcase_add_test(tcase, check_finds_the_null_page_in_a_table);
     tcase_add_test(tcase, check_finds_a_page_before_the_first);

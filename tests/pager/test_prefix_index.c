@@ -65,9 +65,9 @@ START_TEST(a_child_is_not_found_through_a_page_that_took_its_parents_place)
 }
 END_TEST
 
-START_TEST(removal_from_any_place_of_a_chain_leaves_the_others)
+START_TEST(removal_from_any_place_of_a_bucket_leaves_the_others)
 {
-    /* One bucket for all: chains as long as the index. */
+    /* One bucket for all: it is as long as the index. */
     prefixes.bucket_count = 1;
     for (uint32_t page = 1; page < PAGES; page++)
         prefix_index_add(&prefixes, page, 0, PREFIX_ROOT, run(page * 100), 0);
@@ -90,9 +90,27 @@ START_TEST(removal_from_any_place_of_a_chain_leaves_the_others)
 }
 END_TEST
 
+START_TEST(a_restored_entry_has_its_old_id_and_new_ones_come_after_it)
+{
+    prefix_index_restore(&prefixes, 1, 41, 0, PREFIX_ROOT, run(10), 0);
+    ck_assert_uint_eq(prefix_index_find(&prefixes, 0, PREFIX_ROOT, run(10), 0), 1);
+    ck_assert_uint_eq(entries[1].id, 41);
+    ck_assert_uint_eq(prefix_index_add(&prefixes, 2, 0, 41, run(20), 0), 42);
+    ck_assert(prefix_index_consistent(&prefixes));
+}
+END_TEST
+
+START_TEST(an_id_is_never_given_twice)
+{
+    prefix_index_add(&prefixes, 1, 0, PREFIX_ROOT, run(10), 0);
+    prefix_index_restore(&prefixes, 2, 1, 0, PREFIX_ROOT, run(20), 0);
+}
+END_TEST
+
 START_TEST(keys_spread_over_the_buckets)
 {
-    /* Sequential contents in 39 entries and 64 buckets: a chain of more than 6 would be a bad hash.
+    /* Sequential contents in 39 entries and 64 buckets: a bucket of more than 6 would be a bad
+     * hash.
      */
     for (uint32_t page = 1; page < PAGES; page++)
         prefix_index_add(&prefixes, page, 0, PREFIX_ROOT, run(page), 0);
@@ -105,7 +123,7 @@ START_TEST(keys_spread_over_the_buckets)
 }
 END_TEST
 
-START_TEST(another_key_gives_other_chains)
+START_TEST(another_key_gives_other_buckets)
 {
     uint32_t bucket_of[2][PAGES];
     for (unsigned round = 0; round < 2; round++) {
@@ -137,9 +155,11 @@ int main(void)
     tcase_add_checked_fixture(tcase, setup, NULL);
     tcase_add_loop_test(tcase, an_entry_is_found_by_parent_tokens_and_salt_together, 0, 2);
     tcase_add_test(tcase, a_child_is_not_found_through_a_page_that_took_its_parents_place);
-    tcase_add_test(tcase, removal_from_any_place_of_a_chain_leaves_the_others);
+    tcase_add_test(tcase, removal_from_any_place_of_a_bucket_leaves_the_others);
+    tcase_add_test(tcase, a_restored_entry_has_its_old_id_and_new_ones_come_after_it);
+    tcase_add_test_raise_signal(tcase, an_id_is_never_given_twice, 6);
     tcase_add_test(tcase, keys_spread_over_the_buckets);
-    tcase_add_test(tcase, another_key_gives_other_chains);
+    tcase_add_test(tcase, another_key_gives_other_buckets);
     tcase_add_test_raise_signal(tcase, a_second_entry_for_the_same_content_is_a_bug, 6);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

@@ -89,7 +89,7 @@ static struct pager_match start(uint32_t s, struct completion *completion)
     uint64_t need = sequence_need(pager, completion->prompt_count, ROWS, &origin);
     sequence_start(&sequences[s], pager, ROWS, &origin);
     ck_assert_uint_eq(sequence_pages(&sequences[s], pager), need);
-    ck_assert_uint_eq(pager_free_count(pager), before - (need - match.held_count));
+    ck_assert_uint_eq(pager_free_count(pager), before - (need - match.referenced_count));
     check_pages();
     return match;
 }
@@ -181,8 +181,8 @@ START_TEST(a_hit_starts_with_the_last_window)
        64 sees (45 … 64): 5 … 7. They are shared, the rest is its own. */
     struct pager_match match = start(1, completion);
     ck_assert_uint_eq(match.page_count, 8);
-    ck_assert_uint_eq(match.held_count, 8 + 3 + 3);
-    ck_assert_uint_eq(match.kept_count, 8);
+    ck_assert_uint_eq(match.referenced_count, 8 + 3 + 3);
+    ck_assert_uint_eq(match.full_referenced_count, 8);
     ck_assert_uint_eq(sequences[1].computed, 64);
     expect_table(1, 0, 0, 13);
     expect_table(1, 1, 5, 11);
@@ -242,9 +242,9 @@ START_TEST(choices_share_and_split_in_every_group)
         }
         expect_table(s, 1, 1, 5);
     }
-    ck_assert_uint_eq(pager_holders(pager, storage[2][1][0]), 1);
-    ck_assert_uint_eq(pager_holders(pager, storage[2][1][1]), 3);
-    ck_assert_uint_eq(pager_holders(pager, storage[2][0][0]), 3);
+    ck_assert_uint_eq(pager_ref_count(pager, storage[2][1][0]), 1);
+    ck_assert_uint_eq(pager_ref_count(pager, storage[2][1][1]), 3);
+    ck_assert_uint_eq(pager_ref_count(pager, storage[2][0][0]), 3);
 }
 END_TEST
 

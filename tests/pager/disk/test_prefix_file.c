@@ -136,7 +136,7 @@ static unsigned write_pass(unsigned most)
 {
     struct prefix_file_job job;
     unsigned written = 0;
-    prefix_file_plan(file);
+    prefix_file_begin_pass(file);
     while (written < most && prefix_file_next(file, &job)) {
         bool ok = prefix_file_write(file, &job, bytes[job.page], &error) == STATUS_OK;
         prefix_file_done(file, &job, ok);
@@ -150,7 +150,7 @@ static unsigned write_pass(unsigned most)
 static unsigned save(void)
 {
     unsigned written = write_pass(UINT32_MAX);
-    ck_assert(prefix_file_rank(file, UINT64_MAX, &error) == STATUS_OK);
+    ck_assert(prefix_file_save_order(file, UINT64_MAX, &error) == STATUS_OK);
     return written;
 }
 
@@ -172,16 +172,17 @@ static uint32_t request(const uint32_t *tokens, uint32_t page_count, uint64_t sa
         tables[g] = (struct page_table){storage[g], 0, 0, LENGTH + 1};
         page_table_adopt(&tables[g], pager, storage[g], first, match.page_count);
     }
-    uint64_t chain = match.chain;
+    uint64_t parent_id = match.parent_id;
     for (uint32_t i = match.page_count; i < page_count; i++) {
-        uint64_t next = chain;
+        uint64_t next = parent_id;
         for (uint32_t g = 0; g < groups.count; g++) {
             ck_assert(page_table_grow(&tables[g], pager, 1));
             expected(tokens, i, salt, g, bytes[storage[g][i]]);
-            uint64_t id = pager_publish(pager, storage[g][i], g, chain, tokens + i * SIZE, salt);
+            uint64_t id =
+                pager_publish(pager, storage[g][i], g, parent_id, tokens + i * SIZE, salt);
             next = g == 0 ? id : next;
         }
-        chain = next;
+        parent_id = next;
         for (uint32_t g = 0; g < groups.count; g++)
             page_table_slide(&tables[g], pager, kv_groups_first(&groups, g, SIZE, (i + 1) * SIZE));
     }
@@ -524,7 +525,7 @@ START_TEST(reset_forgets_on_disk_too)
     start();
     found(1, 0, 6);
     struct prefix_file_job job;
-    prefix_file_plan(file);
+    prefix_file_begin_pass(file);
     ck_assert(prefix_file_next(file, &job));
     /* in the middle of a page */
     pager_forget(pager);
@@ -549,7 +550,7 @@ START_TEST(damage_costs_what_it_hit_and_what_continues_it)
     save();
     uint64_t slot = prefix_file_slot_bytes(file);
     stop();
-    /* The fifth page of the chain: its slot is the fifth. In the page, or in the head. */
+    /* The fifth page of the prefix: its slot is the fifth. In the page, or in the head. */
     flip((off_t)(4096 + 4 * slot + (_i == 0 ? slot - 10 : 20)), 0x40);
     ck_assert_uint_eq(start(), 4);
     ck_assert_uint_eq(found(1, 0, 8), 4);
@@ -610,7 +611,7 @@ START_TEST(what_was_given_up_is_not_continued)
     stop();
     deadline_ticks = UINT64_MAX;
     ck_assert_uint_eq(start(),
-                      2); /* neither slot 3 nor slot 4 is there, whose chain has a 2 in it */
+                      2); /* neither slot 3 nor slot 4 is there, whose parent_id has a 2 in it */
     memcpy(other + SIZE, first + 2 * SIZE, 2 * SIZE * sizeof *first);
     ck_assert_uint_eq(request(other, 3, 0), 1);
     ck_assert_uint_eq(request(first, 4, 0), 1);
@@ -687,7 +688,7 @@ static void live(unsigned steps)
             break;
         case 3: { /* killed between a page and its head */
             struct prefix_file_job job;
-            prefix_file_plan(file);
+            prefix_file_begin_pass(file);
             if (prefix_file_next(file, &job)) {
                 writes_left = dice(2);
                 prefix_file_write(file, &job, bytes[job.page], &error);
