@@ -23,14 +23,8 @@ void answer_head_init(struct answer_head *head, const struct api_context *contex
         .model = context->model_names[0],
     };
     snprintf(head->id, sizeof head->id, "%s-%016" PRIx64, chat ? "chatcmpl" : "cmpl", request_id);
-    /* Constant per build and model: FNV-1a of both. */
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char *c = QUIRE_VERSION; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    for (const char *c = head->model; *c; c++)
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    hash = (hash ^ tokenizer_vocabulary(context->tokenizer)) * 0x100000001b3u;
-    snprintf(head->fingerprint, sizeof head->fingerprint, "fp_%012" PRIx64, hash & 0xffffffffffffu);
+    snprintf(head->fingerprint, sizeof head->fingerprint, "fp_%012" PRIx64,
+             context->fingerprint & 0xffffffffffffu);
 }
 
 void answer_write_head(const struct answer_head *head, struct buffer *out)

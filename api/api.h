@@ -32,6 +32,7 @@ struct api_context {
     void *yield_arg;
     uint64_t timeout_ns;    /* of requests that name none; 0: they may take as long as they take */
     int64_t created_unix_s; /* for /v1/models */
+    uint64_t fingerprint;   /* of what makes the answers: system_fingerprint shows 48 bits of it */
 };
 
 enum answer_kind { ANSWER_COMPLETION, ANSWER_CHAT };

@@ -29,6 +29,8 @@ void api_write_models(const struct api_context *context, struct buffer *out)
 enum status api_write_model(const struct api_context *context, const char *id, struct buffer *out,
                             struct error *error)
 {
+    if (strcmp(id, "default") == 0) /* as requests may call it */
+        id = context->model_names[0];
     for (unsigned i = 0; i < context->model_name_count; i++) {
         if (strcmp(context->model_names[i], id) == 0) {
             write_model(context, id, out);

@@ -68,14 +68,15 @@ struct backend_ops {
 struct backend {
     const struct backend_ops *ops;
     /* fixed after start */
-    const char *name;    /* "quantized", "openblas", … */
-    const char *kernels; /* "scalar", "avx2" and so on */
-    const char *kv_type; /* of keys and values: "f16", … */
-    uint64_t rotation;   /* checksum of what turns positions into angles: keys depend on it */
-    uint32_t vocabulary; /* logits per row */
-    uint32_t page_count; /* pages of the pool, page 0 (the null page) included */
-    uint32_t page_size;  /* tokens per page */
-    uint64_t page_bytes; /* of one page's keys and values */
+    const char *name;          /* "quantized", "openblas", … */
+    const char *kernels;       /* "scalar", "avx2" and so on */
+    const char *kv_type;       /* of keys and values: "f16", … */
+    uint64_t weights_checksum; /* of their bytes in the file, taken while loading; 0: none */
+    uint64_t rotation;         /* checksum of what turns positions into angles: keys depend on it */
+    uint32_t vocabulary;       /* logits per row */
+    uint32_t page_count;       /* pages of the pool, page 0 (the null page) included */
+    uint32_t page_size;        /* tokens per page */
+    uint64_t page_bytes;       /* of one page's keys and values */
     struct kv_groups groups;
     uint32_t max_batch_rows;
     uint32_t max_sequences;

@@ -123,6 +123,7 @@ static struct prefix_saver_options saver_options_for(const struct engine_options
         .directory = options->cache_dir,
         .cap_bytes = options->cache_dir_bytes,
         .model_identity = options->model_identity,
+        .cache_scope = options->cache_scope,
         .backend = options->backend,
     };
 }

@@ -36,7 +36,8 @@ struct engine_options {
     uint64_t swap_bytes;         /* of that file at most */
     const char *cache_dir;       /* borrowed; where prefixes survive a restart; NULL: nowhere */
     uint64_t cache_dir_bytes;    /* its cap; 0: as many pages as the pool has */
-    uint64_t model_identity;     /* of the model file: gguf_identity */
+    uint64_t model_identity;     /* of its content: the file's header and the weights */
+    uint64_t cache_scope;        /* of cache_dir: whose prompts may be found in it */
     bool check_every_step;       /* tests: pager_check after each step */
     uint32_t test_preempt_every; /* tests: preempt a sequence every N steps; 0: never */
     bool test_swap;              /* tests: whatever is preempted is swapped */

@@ -204,6 +204,7 @@ static struct prefix_file_options file_options(const struct prefix_saver_options
         .page_bytes = backend->page_bytes,
         /* RoPE may depend on the context too. */
         .identity = {.model = options->model_identity ^ backend->rotation,
+                     .scope = options->cache_scope,
                      .arithmetic = MODEL_ARITHMETIC},
     };
     snprintf(file.identity.kv_type, sizeof file.identity.kv_type, "%s %s", backend->kv_type,

@@ -22,7 +22,8 @@ struct prefix_saver;
 struct prefix_saver_options {
     const char *directory;
     uint64_t cap_bytes;      /* 0: as many pages as the pool has */
-    uint64_t model_identity; /* of the model file */
+    uint64_t model_identity; /* of the model's content */
+    uint64_t cache_scope;    /* whose prompts may be found: another scope finds nothing */
     struct backend *backend; /* whose pages they are */
     struct pager *pager;     /* both outlive the saver */
     void (*wake)(void *arg); /* the engine thread: a page was written. From the saver's thread */

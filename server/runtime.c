@@ -278,15 +278,31 @@ static void on_progress(void *arg, uint64_t done, uint64_t total)
     log_info("loading", "%llu %% of the weights", (unsigned long long)(100 * done / total));
 }
 
-/* The model, and whose prompts may be found: what was kept without keys, or for all keys, is not
-   for a server whose keys are apart. */
-static enum status cache_identity(const struct runtime *runtime, const struct options *options,
-                                  uint64_t *out, struct error *error)
+/* What the model's file says, from its header to its last weight, wherever it lies. */
+static uint64_t content_of(const struct runtime *runtime)
+{
+    uint64_t header = gguf_header_checksum(runtime->gguf);
+    return checksum_bytes(&runtime->backend->weights_checksum, sizeof(uint64_t), header);
+}
+
+/* Whose prompts may be found: what was kept without keys, or for all keys, is not for a server
+   whose keys are apart. */
+static uint64_t scope_of(const struct options *options)
 {
     const char *scope = options->api_key_file ? options->cache_scope : "no keys";
-    enum status status = gguf_identity(runtime->gguf, out, error);
-    *out = checksum_bytes(scope, strlen(scope), *out);
-    return status;
+    return checksum_bytes(scope, strlen(scope), 0);
+}
+
+/* Changes with whatever may change an answer's bytes, and with nothing else: the build, the model's
+   content, and what computes. */
+static uint64_t fingerprint_of(const struct backend *backend, uint64_t content)
+{
+    uint64_t numbers[] = {content, MODEL_ARITHMETIC, backend->rotation};
+    uint64_t sum = checksum_bytes(numbers, sizeof numbers, 0);
+    const char *texts[] = {QUIRE_VERSION, backend->name, backend->kv_type};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        sum = checksum_bytes(texts[i], strlen(texts[i]), sum);
+    return sum;
 }
 
 static enum status make_engine(struct runtime *runtime, struct plan *plan,
@@ -301,10 +317,9 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
     if (status != STATUS_OK)
         return status;
     plan->engine.backend = runtime->backend;
-    if (plan->engine.cache_dir)
-        status = cache_identity(runtime, options, &plan->engine.model_identity, error);
-    if (status != STATUS_OK)
-        return status;
+    plan->engine.model_identity = content_of(runtime);
+    plan->engine.cache_scope = scope_of(options);
+    runtime->api.fingerprint = fingerprint_of(runtime->backend, plan->engine.model_identity);
     plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
     plan->engine.test_preempt_every = test_hook("QUIRE_TEST_PREEMPT_EVERY");
     plan->engine.test_swap = test_hook("QUIRE_TEST_SWAP") != 0;

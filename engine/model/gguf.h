@@ -57,10 +57,10 @@ uint64_t gguf_memory_bytes(const struct gguf *gguf);
 uint64_t gguf_file_bytes(const struct gguf *gguf);
 uint32_t gguf_version(const struct gguf *gguf);
 
-/* A number that another model's file, or this one changed, has not: of the whole header, each
-   file's length and time of last change, and of samples of every tensor's data. Reads some 4 KiB a
-   tensor. STATUS_IO when that fails. */
-enum status gguf_identity(const struct gguf *gguf, uint64_t *out, struct error *error);
+/* Of all keys and the list of tensors, of each part. With the checksum of the weights that were
+   loaded (struct backend) it is the content that a model is known by, whatever its file is called
+   and whenever it was written. */
+uint64_t gguf_header_checksum(const struct gguf *gguf);
 
 /* Iterate: metadata keys in file order. */
 uint32_t gguf_key_count(const struct gguf *gguf);

@@ -438,6 +438,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .name = "openblas",
         .kernels = "openblas",
         .kv_type = kv_type_name(KV_F32),
+        .weights_checksum = model->weights.checksum,
         .rotation =
             checksum_bytes(model->magnitude, sizeof model->magnitude,
                            checksum_bytes(model->frequencies, sizeof model->frequencies, 0)),

@@ -892,6 +892,7 @@ enum status quantized_create(const struct backend_start *start, struct backend *
         .name = "quantized",
         .kernels = options->kernels->name,
         .kv_type = kv_type_name(options->kv_type),
+        .weights_checksum = forward->weights.checksum,
         .rotation =
             checksum_bytes(forward->magnitude, sizeof forward->magnitude,
                            checksum_bytes(forward->frequencies, sizeof forward->frequencies, 0)),

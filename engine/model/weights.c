@@ -9,11 +9,13 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "engine/kernels/math.h"
 #include "engine/model/memory.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -418,11 +420,20 @@ struct load {
     uint64_t group_bytes;
     uint64_t done_bytes; /* of the file's tensors */
     uint64_t forgotten_bytes;
+    atomic_ullong checksum;
 };
+
+/* A sum of sums, each with its place as the seed: pieces may come in any order, from any thread, as
+   long as they are cut at the same places. */
+static void add_checksum(struct load *load, const uint8_t *bytes, uint64_t length, uint64_t place)
+{
+    atomic_fetch_add_explicit(&load->checksum, checksum_bytes(bytes, length, place),
+                              memory_order_relaxed);
+}
 
 /* One piece, packed or unpacked by all threads. */
 struct piece_job {
-    const struct load *load;
+    struct load *load;
     struct packed_matrix *matrix;
     enum tensor_format format; /* in the file */
     uint32_t first; /* row of the matrix where the piece starts; a multiple of the row group */
@@ -452,6 +463,7 @@ static void piece_run(void *arg, unsigned thread)
         uint32_t at = item * KERNEL_ROW_GROUP;
         uint32_t count = job->count - at < KERNEL_ROW_GROUP ? job->count - at : KERNEL_ROW_GROUP;
         const uint8_t *rows = job->load->piece + at * row_bytes;
+        add_checksum(job->load, rows, count * row_bytes, job->load->done_bytes + at * row_bytes);
         if (loader->form == WEIGHTS_PACKED)
             loader->kernels->pack(job->matrix, job->first + at, count, rows);
         else
@@ -506,6 +518,7 @@ static enum status load_vector(struct load *load, const struct item *item, struc
         memcpy(&half, load->piece + i * sizeof half, sizeof half);
         out[i] = tensor->format == FORMAT_F16 ? math_f16_to_f32(half) : math_bf16_to_f32(half);
     }
+    add_checksum(load, load->piece, tensor->bytes, load->done_bytes);
     *item->vector = out;
     load->done_bytes += tensor->bytes;
     return STATUS_OK;
@@ -550,6 +563,7 @@ enum status weights_load(const struct weights_loader *loader, struct weights *ou
     if (status != STATUS_OK)
         goto failed;
     CHECK(load.sizer.bytes == weights.bytes);
+    weights.checksum = atomic_load(&load.checksum);
     if (config->tied_output)
         weights.head = weights.embedding;
     memory_unmap(transient, transient_bytes);

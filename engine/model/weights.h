@@ -34,6 +34,7 @@ enum weights_form {
 struct weights {
     void *memory; /* one block; everything below lies in it */
     uint64_t bytes;
+    uint64_t checksum; /* of all that was read of the file, the same for any form and threads */
     struct layer_weights *layers;
     float *output_norm;
     struct packed_matrix embedding; /* [vocabulary][embedding] */

@@ -28,8 +28,8 @@
 #include <unistd.h>
 
 #define HEADER_BYTES 4096u
-/* "QUPAGES1" on a little-endian machine; a machine of another byte order reads something else. */
-#define MAGIC 0x3153454741505551u
+/* "QUPAGES2" on a little-endian machine; a machine of another byte order reads something else. */
+#define MAGIC 0x3253454741505551u
 
 struct file_header {
     uint64_t magic;
@@ -154,6 +154,8 @@ static const char *foreign(const struct prefix_file *file, const struct file_hea
         return "it is damaged, or no such file";
     if (theirs->identity.model != ours.identity.model)
         return "its pages are another model's";
+    if (theirs->identity.scope != ours.identity.scope)
+        return "its pages are of another --cache-scope, or of a server with other keys";
     if (theirs->identity.arithmetic != ours.identity.arithmetic)
         return "its pages were computed by another version's arithmetic";
     if (memcmp(theirs->identity.kv_type, ours.identity.kv_type, sizeof ours.identity.kv_type))

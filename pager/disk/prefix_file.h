@@ -37,7 +37,8 @@ struct prefix_file;
 
 /* What the bytes and tokens of a page mean, beside the pager's page size and groups. */
 struct prefix_file_identity {
-    uint64_t model;      /* of the model file */
+    uint64_t model;      /* its content */
+    uint64_t scope;      /* whose prompts may be found */
     uint64_t arithmetic; /* version */
     char kv_type[16];    /* and the backend's name, where it matters; padded with zeros */
 };

@@ -3,10 +3,14 @@ computing gives; nothing is found by whom it does not belong to; and whatever is
 server starts, serves, and says so in one line.
 """
 
+import os
+import re
+import shutil
 import signal
 import stat
 import time
 
+import gguf
 import pytest
 
 import harness
@@ -139,7 +143,48 @@ def test_pages_from_before_there_were_keys_are_not_found(tmp_path):
     with life(tmp_path / "cache", "--api-key-file", keys, key="alice") as server:
         assert cached(server.complete(LONG)) == 0
         (line,) = lines(server)
-        assert "another model's" in line
+        assert "another --cache-scope, or of a server with other keys" in line
+
+
+def test_a_model_is_known_by_its_content(tmp_path):
+    """Another byte anywhere is another model, also when size and time of last change stay; a copy under another name,
+    written at another time, is the same."""
+    model = shutil.copy(harness.tiny(), tmp_path / "model.gguf")
+    before = os.stat(model)
+    cold = fill(tmp_path / "cache", model=model)
+    copy = shutil.copyfile(model, tmp_path / "copy.gguf")
+    with life(tmp_path / "cache", model=copy) as server:
+        warm = server.complete(LONG)
+        assert warm["choices"] == cold["choices"] and cached(warm) == at_most(warm)
+        assert warm["system_fingerprint"] == cold["system_fingerprint"]
+    with open(model, "r+b") as file:
+        tensor = max(gguf.GGUFReader(model).tensors, key=lambda tensor: tensor.n_bytes)
+        file.seek(tensor.data_offset + tensor.n_bytes * 5 // 7)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    os.utime(model, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = os.stat(model)
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    with life(tmp_path / "cache", model=model) as server:
+        answer = server.complete(LONG)
+        assert cached(answer) == 0 and "another model's" in lines(server)[0]
+        assert answer["system_fingerprint"] != cold["system_fingerprint"]
+
+
+def test_the_fingerprint_is_of_what_computes():
+    """Of the model's content, the arithmetic and the build: neither of the name nor of the threads."""
+    def fingerprint(*options, **more):
+        server = harness.shared(*options, **{"model": harness.tiny(), **more})
+        return server.complete({**LONG, "max_tokens": 1})["system_fingerprint"]
+
+    plain = fingerprint()
+    assert re.fullmatch("fp_[0-9a-f]{12}", plain)
+    assert fingerprint("--served-model-name", "alias", "--threads", 1, "--page-size", 32) == plain
+    others = [fingerprint("--kv-type", "bf16"), fingerprint(model=harness.made_up_models() / "llama-q8_0.gguf")]
+    if not harness.sanitized():
+        others.append(fingerprint("--backend", "openblas"))
+    assert len({plain, *others}) == 1 + len(others)
 
 
 @pytest.mark.sanitizer

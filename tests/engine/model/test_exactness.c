@@ -11,6 +11,7 @@
 #include "tests/engine/model/made_up.h"
 
 #include <check.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -449,6 +450,59 @@ START_TEST(test_copy_page)
 }
 END_TEST
 
+static uint64_t weights_checksum(const char *path, const struct way *way)
+{
+    struct runner runner;
+    runner_start(&runner, path, way);
+    uint64_t sum = runner.backend->weights_checksum;
+    runner_stop(&runner);
+    return sum;
+}
+
+static void flip(const char *path, uint64_t offset)
+{
+    unsigned char byte;
+    int fd = open(path, O_RDWR);
+    ck_assert_int_eq(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= 1;
+    ck_assert_int_eq(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
+}
+
+/* The checksum that loading takes is that of the content: the same for any kernels and threads,
+   another one for any byte of any tensor. */
+START_TEST(test_weights_checksum)
+{
+    char path[64];
+    struct made_up spec = made_up_default(FORMAT_Q4_1);
+    made_up_write(&spec, path);
+    kv_type = KV_F16;
+    const struct way plain = {kernels_available()[0], 1, 1, 16, false, false};
+    uint64_t own = weights_checksum(path, &plain);
+    ck_assert_uint_ne(own, 0);
+    for (unsigned i = 0; kernels_available()[i]; i++) {
+        const struct way way = {kernels_available()[i], 1 + i % 3, 1, 32, false, false};
+        ck_assert_uint_eq(weights_checksum(path, &way), own);
+    }
+    struct gguf *gguf;
+    struct error error;
+    ck_assert(gguf_open(path, &gguf, &error) == STATUS_OK);
+    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
+        const struct gguf_tensor *tensor = gguf_tensor(gguf, i);
+        const uint64_t places[] = {0, tensor->bytes * 5 / 7, tensor->bytes - 1};
+        for (unsigned k = 0; k < 3; k++) {
+            flip(path, tensor->offset + places[k]);
+            ck_assert_msg(weights_checksum(path, &plain) != own, "tensor %u, byte %llu", i,
+                          (unsigned long long)places[k]);
+            flip(path, tensor->offset + places[k]);
+        }
+    }
+    ck_assert_uint_eq(weights_checksum(path, &plain), own);
+    gguf_close(gguf);
+    unlink(path);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("exactness");
@@ -460,6 +514,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_kv_types, 0, KV_TYPES);
     tcase_add_test(tcase, test_kv_types_that_do_not_fit);
     tcase_add_loop_test(tcase, test_copy_page, 0, 2 * KV_TYPES);
+    tcase_add_test(tcase, test_weights_checksum);
     Suite *suite = suite_create("exactness");
     suite_add_tcase(suite, tcase);
     TCase *version = tcase_create("version");
