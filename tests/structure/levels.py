@@ -2,6 +2,7 @@
 """How the files of the product need each other: files, levels, arrows and circles of each folder.
 
     tests/structure/levels.py [--edges] [FOLDER…]
+    tests/structure/levels.py --draw      writes the drawing in docs/ARCHITECTURE.md anew
 
 A node is a .c file with the header of its name and its private one (x_private.h), or a header alone. There is an arrow from A to B if A includes B's
 header, or if it names a function or a table that B's .c file defines: a header may declare what other files define,
@@ -138,12 +139,66 @@ class Tree:
         return len(nodes), max(level.values()), len(arrows), len(inside)
 
 
+    def rows(self):
+        """{row of the drawing: rows that it needs}. A row is a folder; files of a folder that stand below its own parts,
+        as engine/batch.h below engine/model, have rows of their own."""
+        def folder(node):
+            return node.rsplit("/", 1)[0]
+
+        low = set()
+        parts = [(a, b) for a, b in self.why if folder(a).startswith(folder(b) + "/")]
+        for upper, part in {(folder(b), folder(a)) for a, b in parts}:
+            if any(folder(a) == upper and folder(b) == part for a, b in self.why):
+                low |= {b for a, b in parts if folder(b) == upper}
+        while True:
+            more = {b for a, b in self.why if a in low and folder(a) == folder(b)} - low
+            if not more:
+                break
+            low |= more
+        row = {node: node if node in low else folder(node) for node in self.files}
+        below = {name: set() for name in row.values()}
+        for a, b in self.why:
+            below[row[a]].add(row[b])
+        return {name: others - {name} for name, others in below.items()}
+
+    def drawing(self):
+        """The rows, each above those that it needs; arrows that others imply are left out."""
+        below, reach = self.rows(), {}
+
+        def reached(name, above=()):
+            if name in above:
+                raise ValueError("in a circle: " + " ".join((*above, name)))
+            if name not in reach:
+                found = set()
+                for other in sorted(below[name]):
+                    found |= {other} | reached(other, (*above, name))
+                reach[name] = found
+            return reach[name]
+
+        for name in below:
+            reached(name)
+        lines = []
+        for name in sorted(below, key=lambda n: (-len(reach[n]), n == "base", n)):
+            direct = {b for b in below[name] if not any(b in reach[c] for c in below[name])}
+            lines.append(("    %-24s%s" % (name, "→ " + ", ".join(sorted(direct)) if direct else "")).rstrip())
+        return "\n".join(lines)
+
+
+DRAWN = ROOT / "docs/ARCHITECTURE.md"
+BLOCK = re.compile(r"(?<=<!-- drawn by tests/structure/levels.py --draw -->\n\n).*?(?=<!-- drawn -->)", re.S)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--edges", action="store_true", help="also what makes each arrow of a circle")
+    parser.add_argument("--draw", action="store_true", help="write the drawing in docs/ARCHITECTURE.md anew")
     parser.add_argument("folders", nargs="*")
     args = parser.parse_args()
     tree = Tree()
+    if args.draw:
+        text = DRAWN.read_text(encoding="utf-8")
+        DRAWN.write_text(BLOCK.sub(lambda _: tree.drawing() + "\n\n", text), encoding="utf-8")
+        return
     folders = args.folders or sorted({n.rsplit("/", 1)[0] for n in tree.files})
     print("%-20s %5s %6s %6s %10s" % ("folder", "files", "levels", "arrows", "in circles"))
     for name in folders:

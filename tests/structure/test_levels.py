@@ -39,6 +39,24 @@ def test_what_is_being_mended_gets_no_worse(tree, folder):
     assert tree.folder(folder)[3] <= MENDING[folder]
 
 
+def test_the_drawing_is_the_code(tree):
+    drawn = levels.BLOCK.search(levels.DRAWN.read_text(encoding="utf-8"))
+    assert drawn and drawn.group(0).strip("\n") == tree.drawing(), "run tests/structure/levels.py --draw"
+
+
+def test_a_new_arrow_is_drawn():
+    texts = {"base/a.h": "", "pager/b.h": '#include "base/a.h"\n', "engine/c.h": '#include "pager/b.h"\n#include "base/a.h"\n'}
+    assert [line.split() for line in levels.Tree(texts).drawing().split("\n")] == [
+        ["engine", "→", "pager"], ["pager", "→", "base"], ["base"]]
+    # A part needs plain data of the folder around it, which needs the part: the data has a row of its own.
+    texts |= {"engine/part/d.h": '#include "engine/e.h"\n', "engine/e.h": "", "engine/c.h": '#include "engine/part/d.h"\n'}
+    assert [line.split() for line in levels.Tree(texts).drawing().split("\n")] == [
+        ["engine", "→", "engine/part"], ["engine/part", "→", "engine/e"], ["pager", "→", "base"], ["engine/e"], ["base"]]
+    texts["base/a.h"] = '#include "pager/b.h"\n'
+    with pytest.raises(ValueError, match="circle"):
+        levels.Tree(texts).drawing()
+
+
 def test_a_circle_is_found():
     texts = {"base/a.h": '#include "base/b.h"\n', "base/a.c": '#include "base/a.h"\n', "base/b.h": "int b_do(void);\n",
              "base/b.c": '#include "base/b.h"\nint b_do(void)\n{\n    return 0;\n}\n'}
