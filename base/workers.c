@@ -1,13 +1,20 @@
 /*
  * Compute threads: see workers.h.
  *
- * Everything is counted in atomics; waiting spins for a while (with a yield now and then, since
- * cores may be shared) and then sleeps on a futex. `sleepers` tells a waker whether a system call
- * is needed.
+ * Everything is counted in atomics. A thread that waits never keeps a core for long that another
+ * thread could use: it spins for a bounded time and then sleeps on a futex. `sleepers` tells a
+ * waker whether a system call is needed.
+ *
+ * With more threads than cores nobody spins. There a thread first yields its core a few times,
+ * which costs a third of sleeping and being woken. But where another process wants the core, a
+ * yield hands it a whole time slice (2 to 3 ms, measured: a barrier took ten times as long). So
+ * yields are timed, and while they are slow threads sleep at once.
  */
 #include "base/workers.h"
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/minmax.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -19,7 +26,12 @@
 #include <unistd.h>
 
 #define LINE_BYTES 64u
-#define SPINS_MAX 4000 /* about 40–100 µs: longer than a barrier, shorter than a step */
+#define JOB_SPINS 4000      /* 40–110 µs: longer than what lies between two jobs of one step */
+#define BARRIER_SPINS 1000  /* 10–30 µs: what it costs to sleep and be woken */
+#define PREFETCH_LINES 4000 /* 256 KiB: about as long again */
+#define YIELDS 8
+#define YIELDS_SLOW_NS 1000000u /* other processes run meanwhile */
+#define YIELDS_PAUSE_MAX 65536u /* barriers without yields: some hundred steps */
 
 struct signal { /* a counter that can be waited for; on a cache line of its own */
     _Alignas(64) atomic_uint value;
@@ -29,7 +41,7 @@ struct signal { /* a counter that can be waited for; on a cache line of its own 
 struct workers {
     /* fixed after start */
     unsigned count;
-    unsigned spins;
+    bool crowded; /* more threads than cores */
     pthread_t *threads;
     /* of the current job; written before `start` is raised */
     void (*fn)(void *arg, unsigned thread_index);
@@ -71,24 +83,66 @@ static inline void prefetch_line(struct workers_ahead *ahead)
     ahead->at += LINE_BYTES;
 }
 
-/* Wait until the value is no longer `seen`. */
-static void signal_wait(struct signal *signal, unsigned seen, unsigned spins,
-                        struct workers_ahead *ahead)
+static inline bool has_changed(const struct signal *signal, unsigned seen)
 {
-    for (unsigned i = 0; i < spins; i++) {
-        if (atomic_load_explicit(&signal->value, memory_order_acquire) != seen)
-            return;
-        if (ahead != NULL && ahead->at < ahead->end)
-            prefetch_line(ahead);
-        else
-            cpu_relax();
-        if (i % 1024 == 1023)
-            sched_yield();
+    return atomic_load_explicit(&signal->value, memory_order_acquire) != seen;
+}
+
+/* These wait until the value is no longer `seen`; false: it still was after a bounded time. */
+
+static bool spin(const struct signal *signal, unsigned seen, unsigned spins,
+                 struct workers_ahead *ahead)
+{
+    for (unsigned i = 0; ahead && i < PREFETCH_LINES && ahead->at < ahead->end; i++) {
+        if (has_changed(signal, seen))
+            return true;
+        prefetch_line(ahead);
     }
+    for (unsigned i = 0; i < spins; i++) {
+        if (has_changed(signal, seen))
+            return true;
+        cpu_relax();
+    }
+    return false;
+}
+
+/* How many barriers a thread still does without yields, and how many it will next time. */
+static _Thread_local unsigned yields_pause, yields_pause_next = 64;
+
+static bool yield(const struct signal *signal, unsigned seen)
+{
+    if (yields_pause > 0) {
+        yields_pause--;
+        return false;
+    }
+    uint64_t start_ns = clock_now_ns();
+    bool changed = false;
+    for (unsigned i = 0; i < YIELDS && !changed; i++) {
+        sched_yield();
+        changed = has_changed(signal, seen);
+    }
+    if (clock_now_ns() - start_ns < YIELDS_SLOW_NS) {
+        yields_pause_next = 64;
+    } else {
+        yields_pause = yields_pause_next;
+        yields_pause_next = min_u32(2 * yields_pause_next, YIELDS_PAUSE_MAX);
+    }
+    return changed;
+}
+
+static void sleep_until(struct signal *signal, unsigned seen)
+{
     atomic_fetch_add(&signal->sleepers, 1);
     while (atomic_load(&signal->value) == seen)
         syscall(SYS_futex, &signal->value, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     atomic_fetch_sub(&signal->sleepers, 1);
+}
+
+/* For a job, or its end. */
+static void wait_job(const struct workers *workers, struct signal *signal, unsigned seen)
+{
+    if (workers->crowded || !spin(signal, seen, JOB_SPINS, NULL))
+        sleep_until(signal, seen);
 }
 
 static void leave_job(struct workers *workers)
@@ -104,13 +158,22 @@ static void *worker_main(void *arg)
     struct workers *workers = start.workers;
     unsigned job = 0;
     for (;;) {
-        signal_wait(&workers->start, job, workers->spins, NULL);
+        wait_job(workers, &workers->start, job);
         job++;
         if (workers->quit)
             return NULL;
         workers->fn(workers->arg, start.index);
         leave_job(workers);
     }
+}
+
+/* Spinning helps only while every thread has a core of its own. */
+static unsigned usable_cores(void)
+{
+    cpu_set_t set;
+    long cores =
+        sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
+    return cores > 0 ? (unsigned)cores : 1;
 }
 
 static enum status start_thread(struct workers *workers, unsigned index, struct error *error)
@@ -141,9 +204,7 @@ enum status workers_create(unsigned thread_count, struct workers **out, struct e
     }
     memset(workers, 0, sizeof *workers);
     workers->threads = threads;
-    /* Spinning helps only while every thread has a core of its own. */
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    workers->spins = (long)thread_count <= cores ? SPINS_MAX : 0;
+    workers->crowded = thread_count > usable_cores();
     workers->count = 1;
     for (unsigned i = 1; i < thread_count; i++) {
         enum status status = start_thread(workers, i, error);
@@ -184,7 +245,7 @@ void workers_run(struct workers *workers, void (*fn)(void *arg, unsigned thread_
     signal_raise(&workers->start);
     fn(arg, 0);
     leave_job(workers);
-    signal_wait(&workers->finish, finished, workers->spins, NULL);
+    wait_job(workers, &workers->finish, finished);
 }
 
 void workers_barrier(struct workers *workers, struct workers_ahead *ahead)
@@ -198,9 +259,12 @@ void workers_barrier(struct workers *workers, struct workers_ahead *ahead)
         atomic_store(&workers->arrived, 0);
         atomic_store(&workers->next, workers->count);
         signal_raise(&workers->barrier);
-    } else {
-        signal_wait(&workers->barrier, generation, workers->spins, ahead);
+        return;
     }
+    bool done = workers->crowded ? yield(&workers->barrier, generation)
+                                 : spin(&workers->barrier, generation, BARRIER_SPINS, ahead);
+    if (!done)
+        sleep_until(&workers->barrier, generation);
 }
 
 uint32_t workers_next(struct workers *workers)

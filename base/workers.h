@@ -1,7 +1,7 @@
 /*
  * Compute threads: one job at a time, run by all of them and by the caller.
  *
- * A job is one function that every thread runs to its end (SPMD). Inside it threads meet at
+ * A job is one function that every thread runs to its end (SPMD). Inside it threads wait at
  * barriers and share work through a counter. Waiting spins briefly and then sleeps, so an idle
  * server uses no CPU. One caller (the engine thread) at a time. No allocation after create.
  */

@@ -1,9 +1,12 @@
-/* Compute threads: every thread runs every job, barriers order memory, items are given once. */
+/* Compute threads: every thread runs every job, barriers order memory, items are given once,
+   waiting takes no core. */
 #include "base/workers.h"
 
 #include <check.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { ITEMS = 1000, ROUNDS = 50, THREADS_MAX = 5 };
 
@@ -58,12 +61,59 @@ START_TEST(jobs_run_on_all_threads)
 }
 END_TEST
 
+struct late {
+    struct workers *workers;
+    uint64_t cpu_ns[THREADS_MAX];
+};
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Thread 0 comes 200 ms late, without using its core meanwhile. */
+static void wait_for_late(void *arg, unsigned index)
+{
+    struct late *late = arg;
+    uint64_t start_ns = cpu_ns();
+    if (index == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    workers_barrier(late->workers, NULL);
+    late->cpu_ns[index] = cpu_ns() - start_ns;
+}
+
+/* Two threads where they may run, and more on one core: those are told by the affinity. */
+START_TEST(waiting_gives_the_core_up)
+{
+    for (unsigned count = 2; count <= THREADS_MAX; count++) {
+        struct late late = {0};
+        struct error error;
+        cpu_set_t all, one;
+        ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+        CPU_ZERO(&one);
+        for (int cpu = 0; count > 2 && CPU_COUNT(&one) == 0; cpu++)
+            if (CPU_ISSET(cpu, &all))
+                CPU_SET(cpu, &one);
+        ck_assert_int_eq(sched_setaffinity(0, sizeof all, count > 2 ? &one : &all), 0);
+        ck_assert_int_eq(workers_create(count, &late.workers, &error), STATUS_OK);
+        workers_run(late.workers, wait_for_late, &late);
+        for (unsigned i = 1; i < count; i++)
+            ck_assert_uint_lt(late.cpu_ns[i], 20000000);
+        workers_destroy(late.workers);
+        ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("workers");
     TCase *tests = tcase_create("workers");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, jobs_run_on_all_threads);
+    tcase_add_test(tests, waiting_gives_the_core_up);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
