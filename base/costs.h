@@ -9,6 +9,10 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 
+/* The log's waiting lines, and the stack of the thread that writes them. */
+#define COST_LOG_STACK_BYTES (128 * KIB)
+#define COST_LOG_BYTES (LIMIT_LOG_BYTES + COST_LOG_STACK_BYTES)
+
 /* A chat template with this much memory has the most fuel, see api/chat_template.h. */
 #define COST_TEMPLATE_BYTES_MAX (96 * MIB)
 

@@ -48,4 +48,8 @@
 #define LIMIT_LAYERS 1024
 #define LIMIT_TEMPLATE_BYTES (64u << 10) /* compiling is not bounded by fuel: see textshim */
 
+/* The log */
+#define LIMIT_LOG_BYTES (256u << 10) /* waiting lines, a thousand; more are counted, not kept */
+#define LIMIT_LOG_END_MS 1000        /* that the process' end waits for them to be read */
+
 #endif

@@ -89,6 +89,7 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         return 2;
     }
     log_init(options.log_format, options.log_level);
+    log_start();
     if (options.command != COMMAND_INSPECT && options.command != COMMAND_HEALTHCHECK &&
         options.command != COMMAND_HELP && options.command != COMMAND_VERSION) {
         unsigned position = 0;
@@ -99,7 +100,8 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         fit_descriptors(&options);
     }
     int code = run_command(&options, factory);
-    if (fflush(stdout) && !code)
+    if ((fflush(stdout) || ferror(stdout)) && !code)
         code = 1;
+    log_stop();
     return code;
 }

@@ -77,12 +77,6 @@ static int wait_event(struct service *service, bool for_model, int timeout_ms)
     return -1;
 }
 
-static void end_at_once(int signal_number)
-{
-    log_warn("stopped", "a second signal: ending at once");
-    _exit(128 + signal_number);
-}
-
 /* Let what runs end, within the time given. */
 static void drain(struct service *service, int signal_number)
 {
@@ -95,7 +89,7 @@ static void drain(struct service *service, int signal_number)
     while (http_in_flight(service->http) && clock_now_ns() < deadline_ns) {
         int event = wait_event(service, false, 10);
         if (event > 0)
-            end_at_once(event);
+            _exit(128 + event); /* the second: not even a line of the log is waited for */
     }
     unsigned left = http_in_flight(service->http);
     if (left)
@@ -124,6 +118,7 @@ static int serve(struct service *service)
     if (event > 0) {
         /* Nothing is served yet, and nothing of a half-loaded model needs an end. */
         log_info("stopped", "while loading");
+        log_stop();
         _exit(0);
     }
     if (service->load_status != STATUS_OK) {

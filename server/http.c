@@ -317,6 +317,7 @@ static void on_panic(void *cls, const char *file, unsigned line, const char *rea
 {
     (void)cls;
     log_error("libmicrohttpd", "%s:%u: %s", file, line, reason ? reason : "panic");
+    log_stop();
     abort();
 }
 
@@ -541,6 +542,7 @@ void http_stop(struct http_server *server)
          */
         if (!wait_for_none(server, 60.0)) {
             log_error("stopped", "%u requests could not be ended", http_in_flight(server));
+            log_stop();
             _exit(1);
         }
     }

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "server/memory_report.h"
 
 #include <dirent.h>
@@ -310,6 +311,8 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
           view->requests_in_flight);
     plain(writer, "quire_text_queue_length", "gauge",
           "Requests waiting for the preprocessing thread.", view->text_waiting);
+    plain(writer, "quire_log_lines_dropped_total", "counter",
+          "Log lines that standard error did not take.", (double)log_lost_lines());
     plain(writer, "quire_ready", "gauge", "1 when /ready says 200.",
           view->runtime && !view->draining && !view->stalled);
     plain(writer, "quire_watchdog_stalled", "gauge",

@@ -102,8 +102,8 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
         buffer_init(&table, 0);
         buffer_append_text(&table, "memory budget\n");
         budget_print(budget, &table);
-        ssize_t put = write(STDERR_FILENO, table.data, table.length);
-        (void)put;
+        if (!table.failed)
+            log_write_block(LOG_INFO, table.data);
         buffer_deinit(&table);
     } else {
         for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)

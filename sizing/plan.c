@@ -278,7 +278,8 @@ enum status plan_make(const struct plan_model *model, const struct options *opti
     enum status status = model_check_kv_type(model->config, out->kv.type, error);
     if (status != STATUS_OK)
         return status;
-    out->account_bytes[BUDGET_PROGRAM] = PROGRAM_BYTES + options->threads * THREAD_BYTES;
+    out->account_bytes[BUDGET_PROGRAM] =
+        PROGRAM_BYTES + COST_LOG_BYTES + options->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
     size_shares(out, options, out->total_bytes);
     choose_rows(model, out, options);

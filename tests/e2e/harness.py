@@ -189,8 +189,9 @@ class Stream:
 
 class Server:
     def __init__(self, *options, model=None, program=BINARY, key=None, environment=None, ready=True,
-                 launcher=None):
-        """`launcher` makes of the command the one that is run in its place; it must become the server."""
+                 launcher=None, stderr=None):
+        """`launcher` makes of the command the one that is run in its place; it must become the server.
+        `stderr` is a file in place of the log's."""
         self.headers = {"Content-Type": "application/json"}
         if key:
             self.headers["Authorization"] = f"Bearer {key}"
@@ -203,7 +204,7 @@ class Server:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
         command += map(str, options)
         self.process = subprocess.Popen(launcher(command) if launcher else command, stdin=subprocess.DEVNULL,
-                                        stdout=self.log_file, stderr=self.log_file,
+                                        stdout=self.log_file, stderr=stderr or self.log_file,
                                         env={**clean, **(environment or {})})
         self.port = self.baseline = None
         self.streams = []
