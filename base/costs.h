@@ -21,7 +21,8 @@
 /* A connection's structs of the library, our request, and a response's headers: about 5 KiB
    measured; and its share of the out buffers. */
 #define COST_HTTP_REQUEST_BYTES (6 * KIB)
-#define COST_HTTP_CONNECTION_BYTES (LIMIT_HEADER_POOL_BYTES + COST_HTTP_REQUEST_BYTES)
+#define COST_HTTP_CONNECTION_BYTES                                                                 \
+    (LIMIT_HTTP_POOL_BYTES + LIMIT_HEAD_BYTES + COST_HTTP_REQUEST_BYTES)
 /* What slow clients' unsent text may hold beyond their shares. */
 #define COST_HTTP_UNSENT_BYTES(connections) (1 * MIB + (connections)*4 * KIB)
 

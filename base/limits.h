@@ -5,14 +5,15 @@
 #define QUIRE_BASE_LIMITS_H
 
 /* HTTP */
-#define LIMIT_BODY_BYTES (8u << 20)         /* a 128k-token prompt with escapes; more is 413 */
-#define LIMIT_HEADER_POOL_BYTES (32u << 10) /* libmicrohttpd's pool: request line and headers */
-#define LIMIT_OUTPUT_BYTES (256u << 10)     /* unsent answer bytes of one slow client */
-#define LIMIT_STALL_SECONDS 30              /* then a stalled reader is dropped */
-#define LIMIT_HEAD_SECONDS 10               /* request line and headers must be there by then */
-#define LIMIT_BODY_SECONDS 30               /* and the body by then */
-#define LIMIT_KEEPALIVE_SECONDS 5           /* silence on a stream before a comment is sent */
-#define LIMIT_IDLE_SECONDS 75               /* a kept-alive connection without a request */
+#define LIMIT_BODY_BYTES (8u << 20)       /* a 128k-token prompt with escapes; more is 413 */
+#define LIMIT_HEAD_BYTES (16u << 10)      /* request line and headers; more is 414 or 431 */
+#define LIMIT_HTTP_POOL_BYTES (16u << 10) /* the HTTP library's buffers of one connection */
+#define LIMIT_OUTPUT_BYTES (256u << 10)   /* unsent answer bytes of one slow client */
+#define LIMIT_STALL_SECONDS 30            /* then a stalled reader is dropped */
+#define LIMIT_HEAD_SECONDS 10             /* request line and headers must be there by then */
+#define LIMIT_BODY_SECONDS 30             /* and the body by then */
+#define LIMIT_KEEPALIVE_SECONDS 5         /* silence on a stream before a comment is sent */
+#define LIMIT_IDLE_SECONDS 75             /* a kept-alive connection without a request */
 #define LIMIT_SEND_BUFFER_BYTES                                                                    \
     (64u << 10) /* SO_SNDBUF: what the kernel holds of a slow client's answer */
 #define LIMIT_PREPROCESSING_QUEUE                                                                  \

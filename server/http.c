@@ -53,23 +53,6 @@ static struct connection *connection_of(struct MHD_Connection *connection)
     return info ? info->socket_context : NULL;
 }
 
-/* The library calls this for every request line, before anything else of the request. It may then
-   refuse the request without another word, so nothing is allocated here. */
-static void *on_uri(void *cls, const char *uri, struct MHD_Connection *connection)
-{
-    (void)cls;
-    struct connection *owner = connection_of(connection);
-    if (!owner)
-        return NULL;
-    owner->start_ns = clock_now_ns();
-    owner->uri_length = uri && *uri ? strlen(uri) : SIZE_MAX;
-    for (size_t i = 0; uri && uri[i]; i++) {
-        if ((unsigned char)uri[i] <= ' ' || (unsigned char)uri[i] >= 0x7f)
-            owner->uri_length = SIZE_MAX;
-    }
-    return NULL;
-}
-
 static struct request *create_request(struct connection *owner, struct MHD_Connection *connection)
 {
     struct http_server *server = owner->server;
@@ -80,10 +63,10 @@ static struct request *create_request(struct connection *owner, struct MHD_Conne
     r->owner = owner;
     r->connection = connection;
     r->watch_id = owner->watch_id;
-    r->uri_length = owner->uri_length;
+    r->head = &owner->framing.head;
     r->number = server->id_base + atomic_fetch_add(&server->next_request, 1);
     snprintf(r->id, sizeof r->id, "%016llx", (unsigned long long)r->number);
-    r->start_ns = r->caller.arrival_ns = owner->start_ns;
+    r->start_ns = r->caller.arrival_ns = clock_now_ns();
     pthread_mutex_init(&r->lock, NULL);
     buffer_init(&r->out, 0);
     CHECK(!owner->request);
@@ -92,27 +75,30 @@ static struct request *create_request(struct connection *owner, struct MHD_Conne
     return r;
 }
 
-/* Paths stay as they were sent: %00 cuts nothing short, and %2F is no slash. */
-static size_t on_unescape(void *cls, struct MHD_Connection *connection, char *text)
+/* What framing refused: the connection ends after the answer, since nothing can be told from what
+   follows. A refusal that was decided before stays. */
+static void take_framing(struct request *r)
 {
-    (void)cls;
-    (void)connection;
-    return strlen(text);
+    const struct framing *framing = &r->owner->framing;
+    if (!framing->status)
+        return;
+    r->closing = true;
+    if (r->refusal_status)
+        return;
+    r->refusal_status = framing->status;
+    r->error = framing->error;
 }
 
-static enum MHD_Result begin_request(struct request *r, const char *version)
+static enum MHD_Result begin_request(struct request *r)
 {
-    unsigned bad = http_head_check(r, version, &r->error);
-    if (bad) {
-        r->closing = true;
-        return http_reply_error(r, bad, &r->error);
-    }
+    take_framing(r);
+    if (r->refusal_status)
+        return http_reply_plain(r);
     take_client_id(r);
     watcher_phase(r->server->watcher, r->watch_id, WATCH_BODY, 0);
     http_route(r);
-    const char *length_text = http_header(r, "Content-Length");
-    uint64_t length = length_text ? strtoull(length_text, NULL, 10) : 0;
-    bool body = length > 0 || http_header(r, "Transfer-Encoding");
+    uint64_t length = r->head->content_length;
+    bool body = length || r->head->chunked;
     if (r->refusal_status && body && (http_header(r, "Expect") || length > DISCARD_BYTES)) {
         r->closing = true;
         return http_reply_plain(r);
@@ -174,22 +160,26 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   size_t *upload_size, void **context)
 {
     (void)cls;
+    (void)url;
+    (void)method;
+    (void)version;
     struct request *r = *context;
     if (!r) {
         struct connection *owner = connection_of(connection);
-        r = owner ? create_request(owner, connection) : NULL;
+        /* A head that was not read by framing can only be a fault of this program. */
+        bool framed = owner && owner->framing.head.method;
+        r = framed ? create_request(owner, connection) : NULL;
         if (!r)
             return MHD_NO; /* out of memory */
         *context = r;
-        r->url = url;
-        r->method = method;
-        return begin_request(r, version);
+        return begin_request(r);
     }
     if (*upload_size)
         return take_upload(r, upload, upload_size);
+    take_framing(r);
     if (r->refusal_status && r->state == REQUEST_NEW)
         return http_reply_plain(r);
-    if (!r->route || r->route->reply || !strcmp(r->method, "OPTIONS"))
+    if (!r->route || r->route->reply || !strcmp(r->head->method, "OPTIONS"))
         return http_reply_plain(r);
     if (r->state == REQUEST_NEW && !r->body && !grow_body(r, 0)) {
         http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
@@ -217,8 +207,8 @@ static void log_request(const struct request *r, const struct answer_summary *su
                  (unsigned long long)summary->seed, first_ms);
     }
     log_write(level, "request", "id=%s%s%s %.16s %.120s status=%u ms=%.1f%s", r->id,
-              r->client_id[0] ? " client_id=" : "", r->client_id, r->method, r->url, r->status_sent,
-              ms, work);
+              r->client_id[0] ? " client_id=" : "", r->client_id, r->head->method, r->head->target,
+              r->status_sent, ms, work);
 }
 
 static void count_request(struct request *r, struct answer *answer,
@@ -251,6 +241,7 @@ static void end_request(struct request *r, enum MHD_RequestTerminationCode code)
     http_free_out(r);
     watcher_phase(server->watcher, r->watch_id, WATCH_IDLE, 0);
     r->owner->request = NULL;
+    framing_next(&r->owner->framing);
     pthread_mutex_destroy(&r->lock);
     free(r);
     atomic_fetch_sub(&server->in_flight, 1);
@@ -274,8 +265,11 @@ static void open_connection(struct http_server *server, struct MHD_Connection *c
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct connection *owner = calloc(1, sizeof *owner);
-    uint64_t id = info && owner ? watcher_add(server->watcher, info->connect_fd) : 0;
+    bool framed = info && owner && framing_open(&owner->framing, info->connect_fd);
+    uint64_t id = framed ? watcher_add(server->watcher, info->connect_fd) : 0;
     if (!id) {
+        if (framed)
+            framing_close(&owner->framing);
         free(owner);
         if (info)
             shutdown(info->connect_fd, SHUT_RDWR);
@@ -301,6 +295,7 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **s
     if (owner->request)
         end_request(owner->request, MHD_REQUEST_TERMINATED_WITH_ERROR);
     watcher_remove(server->watcher, owner->watch_id);
+    framing_close(&owner->framing);
     free(owner);
 }
 
@@ -426,14 +421,15 @@ static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
         on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_THREAD_POOL_SIZE, HTTP_THREADS,
         MHD_OPTION_THREAD_STACK_SIZE, HTTP_STACK_BYTES, MHD_OPTION_CONNECTION_LIMIT, connections,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HEADER_POOL_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_URI_LOG_CALLBACK, on_uri, server,
-        MHD_OPTION_UNESCAPE_CALLBACK, on_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        server, MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)LIMIT_HTTP_POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, 0u, MHD_OPTION_NOTIFY_COMPLETED, on_completed, server,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, server, MHD_OPTION_END);
 }
 
 static enum status start_server(struct http_server *server, struct error *error)
 {
+    if (!framing_start())
+        return error_set(error, STATUS_IO, NULL, "out of memory");
     int fd = open_socket(server, error);
     if (fd < 0)
         return error->status;
@@ -472,9 +468,6 @@ enum status http_start(const struct http_config *config, struct http_server **ou
     server->watchdog.patience_ns = config->options->watchdog_seconds * 1000000000ull;
     if (getrandom(&server->id_base, sizeof server->id_base, 0) != sizeof server->id_base)
         server->id_base = clock_now_ns();
-    /* Later libraries check heads themselves and no longer parse them in place. */
-    const char *version = MHD_get_version();
-    server->walk_head = !strcmp(version, "0.9.75") || !strcmp(version, "0.9.76");
     enum status status = start_server(server, error);
     if (status != STATUS_OK) {
         free(server);

@@ -1,20 +1,17 @@
 /*
- * Heads of requests: what the library lets through and we must not.
+ * The parser of request heads: see http_head.h.
  *
- * libmicrohttpd 0.9.75 accepts in silence: bare line feeds, folded headers, NUL bytes (which cut
- * values short), a blank before the colon (which hides a Content-Length, so that the body becomes
- * the next request), several Hosts or lengths, and lengths beside transfer codings. All are ways to
- * smuggle a request past a proxy. It parses a head in place, so the addresses of keys and values
- * tell where each byte of it is: walking them in order must meet every header and nothing else.
+ * The end of a head is found byte by byte as it arrives, which also refuses line ends and control
+ * characters that may not be there, so that a malformed head is answered at once and not when its
+ * time is over. The syntax is parsed once the head is complete. Fields are rewritten in place as
+ * pairs of strings; what follows a name is never shorter than the two NULs need.
  */
-#include "server/http_request.h"
+#include "server/http_head.h"
 
-#include "base/check.h"
-
-#include <arpa/inet.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
+
+#define METHOD_BYTES_MAX 32u
 
 /* RFC 9110, section 5.6.2. */
 static bool is_token(const char *text, size_t length)
@@ -28,174 +25,189 @@ static bool is_token(const char *text, size_t length)
     return length > 0;
 }
 
-/* Visible characters, blanks, tabs and bytes above 0x7f (RFC 9110, section 5.5). */
-static bool is_value(const char *text, size_t length)
+static bool is_blank(char c)
 {
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if ((c < ' ' && c != '\t') || c == 0x7f)
-            return false;
-    }
-    return true;
+    return c == ' ' || c == '\t';
 }
 
-struct walk {
-    const char *at;  /* where the next header must begin; NULL: it did not */
-    const char *end; /* one past the head */
-    bool in_place;   /* check addresses too */
-    unsigned hosts, lengths, encodings;
-    const char *encoding;
-};
-
-static bool walk_header(struct walk *walk, const char *key, size_t key_size, const char *value,
-                        size_t value_size)
+static bool is_digit(char c)
 {
-    if (!is_token(key, key_size) || !is_value(value, value_size))
-        return false;
-    if (!walk->in_place)
-        return true;
-    /* key, the colon (now NUL), blanks, value, CR and LF (now NUL) */
-    if (key != walk->at || value <= key + key_size || value + value_size + 2 > walk->end)
-        return false;
-    for (const char *at = key + key_size + 1; at < value; at++) {
-        if (*at != ' ' && *at != '\t')
-            return false;
-    }
-    if (value[value_size] || value[value_size + 1])
-        return false;
-    walk->at = value + value_size + 2;
-    return true;
+    return c >= '0' && c <= '9';
 }
 
-static enum MHD_Result on_header(void *cls, enum MHD_ValueKind kind, const char *key,
-                                 size_t key_size, const char *value, size_t value_size)
+size_t http_head_find_end(const char *bytes, size_t length, size_t *checked)
 {
-    (void)kind;
-    struct walk *walk = cls;
-    if (!value || !walk_header(walk, key, key_size, value, value_size)) {
-        walk->at = NULL;
-        return MHD_NO;
+    for (size_t i = *checked; i < length; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        bool after_return = i > 0 && bytes[i - 1] == '\r';
+        if (after_return != (c == '\n') || (c < ' ' && !strchr("\t\r\n", c)) || !c || c == 0x7f)
+            return SIZE_MAX;
+        if (c == '\n' && i >= 3 && bytes[i - 3] == '\r' && bytes[i - 2] == '\n')
+            return i + 1;
     }
-    if (!strcasecmp(key, "Host")) {
-        walk->hosts++;
-    } else if (!strcasecmp(key, "Content-Length")) {
-        walk->lengths++;
-    } else if (!strcasecmp(key, "Transfer-Encoding")) {
-        walk->encodings++;
-        walk->encoding = value;
-    }
-    return MHD_YES;
-}
-
-static unsigned refuse_head(struct error *error, unsigned status, const char *message)
-{
-    error_set_code(error, status == 501 ? STATUS_UNSUPPORTED : STATUS_INVALID, "bad_request", NULL,
-                   "%s", message);
-    return status;
-}
-
-/* The request line in place: "METHOD uri HTTP/1.x" with single blanks, then CRLF. */
-static bool request_line_ok(const struct request *r, const char *version)
-{
-    const char *method = r->method, *url = r->url;
-    size_t method_length = strlen(method);
-    return url == method + method_length + 1 && version == url + r->uri_length + 1 &&
-           version[strlen(version) + 1] == '\0';
-}
-
-unsigned http_head_check(struct request *r, const char *version, struct error *error)
-{
-    bool http11 = !strcmp(version, "HTTP/1.1");
-    if (!http11 && strcmp(version, "HTTP/1.0") != 0)
-        return refuse_head(error, 505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
-    if (r->uri_length == SIZE_MAX || !is_token(r->method, strlen(r->method)))
-        return refuse_head(error, 400, "the request line is malformed");
-
-    struct walk walk = {.in_place = r->server->walk_head, .at = ""};
-    if (walk.in_place) {
-        const union MHD_ConnectionInfo *info =
-            MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
-        if (!info || !request_line_ok(r, version))
-            return refuse_head(error, 400, "the request line is malformed");
-        walk.at = version + strlen(version) + 2;
-        walk.end = r->method + info->header_size;
-    }
-    MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, on_header, &walk);
-    if (!walk.at || (walk.in_place && (walk.at + 2 != walk.end || walk.at[0] || walk.at[1])))
-        return refuse_head(error, 400, "a header is malformed");
-
-    if (walk.hosts > 1 || (http11 && walk.hosts == 0))
-        return refuse_head(error, 400, "there must be one Host header");
-    if (walk.lengths > 1 || walk.encodings > 1 || (walk.lengths && walk.encodings))
-        return refuse_head(error, 400, "the body's length is ambiguous");
-    if (walk.encodings && !http11)
-        return refuse_head(error, 400, "HTTP/1.0 has no Transfer-Encoding");
-    if (walk.encodings && strcasecmp(walk.encoding, "chunked") != 0)
-        return refuse_head(error, 501, "the only transfer coding is chunked");
+    *checked = length;
     return 0;
 }
 
-const char *http_header(struct request *r, const char *name)
+static unsigned refuse(struct error *error, unsigned status, const char *code, const char *message)
 {
-    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+    enum status kind = status == 501 || status == 505 ? STATUS_UNSUPPORTED
+                       : status == 413                ? STATUS_TOO_LARGE
+                                                      : STATUS_INVALID;
+    error_set_code(error, kind, code, NULL, "%s", message);
+    return status;
 }
 
-/* Host without its port, in `out`; false when it is not of the form name[:port]. */
-static bool host_name(const char *host, char *out, size_t size)
+static unsigned bad_request(struct error *error, const char *message)
 {
-    size_t length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    if (length == 0 || length >= size || length > strlen(host))
+    return refuse(error, 400, "bad_request", message);
+}
+
+/* "METHOD target HTTP/1.x" with single blanks. The line ends at `end` and is cut into strings. */
+static unsigned parse_request_line(char *line, char *end, struct http_head *head,
+                                   struct error *error)
+{
+    static const char message[] = "the request line is malformed";
+    *end = '\0';
+    char *target = strchr(line, ' ');
+    char *version = target ? strchr(target + 1, ' ') : NULL;
+    if (!version || target - line > METHOD_BYTES_MAX || !is_token(line, (size_t)(target - line)))
+        return bad_request(error, message);
+    *target++ = *version++ = '\0';
+    for (const char *at = target; *at; at++) {
+        if ((unsigned char)*at <= ' ' || (unsigned char)*at >= 0x7f)
+            return bad_request(error, message);
+    }
+    if (!*target)
+        return bad_request(error, message);
+    head->method = line;
+    head->target = target;
+    target[strcspn(target, "?")] = '\0';
+    head->http11 = !strcmp(version, "HTTP/1.1");
+    if (head->http11 || !strcmp(version, "HTTP/1.0"))
+        return 0;
+    bool other = strlen(version) == 8 && !strncmp(version, "HTTP/", 5) && is_digit(version[5]) &&
+                 version[6] == '.' && is_digit(version[7]);
+    if (other)
+        return refuse(error, 505, "bad_request", "only HTTP/1.0 and HTTP/1.1 are spoken here");
+    return bad_request(error, message);
+}
+
+/* One field line, [line, end), to "name NUL value NUL" at `*to`. */
+static bool parse_field(const char *line, const char *end, char **to)
+{
+    const char *colon = memchr(line, ':', (size_t)(end - line));
+    if (!colon || !is_token(line, (size_t)(colon - line)))
         return false;
-    const char *port = host + length;
-    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1)))
-        return false;
-    memcpy(out, host, length);
-    out[length] = '\0';
-    if (length > 1 && out[length - 1] == '.')
-        out[length - 1] = '\0'; /* the root's dot */
+    const char *value = colon + 1;
+    while (value < end && is_blank(*value))
+        value++;
+    while (end > value && is_blank(end[-1]))
+        end--;
+    memmove(*to, line, (size_t)(colon - line));
+    *to += colon - line;
+    *(*to)++ = '\0';
+    memmove(*to, value, (size_t)(end - value));
+    *to += end - value;
+    *(*to)++ = '\0';
     return true;
 }
 
-bool http_host_allowed(const struct http_server *server, const char *host)
+/* Is `token` one of a comma-separated list? */
+static bool has_token(const char *list, const char *token)
 {
-    if (!server->host_count)
-        return true;
-    if (!host)
-        return true; /* HTTP/1.0: no browser */
-    char name[64];
-    if (!host_name(host, name, sizeof name))
-        return false;
-    for (unsigned i = 0; i < server->host_count; i++) {
-        if (!strcasecmp(server->hosts[i], name))
+    size_t length = strlen(token);
+    for (const char *at = list; *at; at += *at != '\0') {
+        at += strspn(at, " \t,");
+        size_t item = strcspn(at, ",");
+        const char *end = at + item;
+        while (item && is_blank(at[item - 1]))
+            item--;
+        if (item == length && !strncasecmp(at, token, length))
             return true;
+        at = end;
     }
-    /* any other address of the loopback net is as good as 127.0.0.1 */
-    struct in_addr address;
-    return server->loopback && inet_pton(AF_INET, name, &address) == 1 &&
-           (ntohl(address.s_addr) >> 24) == 127;
+    return false;
 }
 
-static void add_host(struct http_server *server, const char *name)
+static unsigned parse_length(const char *text, uint64_t *out, struct error *error)
 {
-    CHECK(server->host_count < sizeof server->hosts / sizeof server->hosts[0]);
-    snprintf(server->hosts[server->host_count++], sizeof server->hosts[0], "%s", name);
+    size_t digits = strspn(text, "0123456789");
+    if (!digits || text[digits])
+        return bad_request(error, "Content-Length is malformed");
+    uint64_t value = 0;
+    for (; *text; text++) {
+        value = value * 10 + (uint64_t)(*text - '0');
+        if (value > INT64_MAX / 10)
+            return refuse(error, 413, "body_too_large", "no body is as large as Content-Length");
+    }
+    *out = value;
+    return 0;
 }
 
-/*
- * DNS rebinding: a page of evil.example whose name suddenly resolves to 127.0.0.1 may talk to us
- * from a browser, but it says "Host: evil.example". A server on a loopback address is only ever
- * meant under loopback names; elsewhere the operator says which names are right, or all are.
- */
-void http_hosts_init(struct http_server *server)
+/* Which fields frame the message, and are they unambiguous? */
+static unsigned parse_framing(struct http_head *head, struct error *error)
 {
-    const struct options *options = server->config.options;
-    for (unsigned i = 0; i < options->allowed_host_count; i++)
-        add_host(server, options->allowed_hosts[i]);
-    if (!server->loopback)
-        return;
-    add_host(server, "localhost");
-    add_host(server, "127.0.0.1");
-    add_host(server, "[::1]");
-    if (!strchr(options->host, ':'))
-        add_host(server, options->host);
+    const char *length = NULL, *coding = NULL;
+    unsigned hosts = 0, lengths = 0, codings = 0;
+    const char *at = head->fields;
+    for (unsigned i = 0; i < head->field_count; i++) {
+        const char *value = at + strlen(at) + 1;
+        if (!strcasecmp(at, "Host")) {
+            hosts++;
+        } else if (!strcasecmp(at, "Content-Length")) {
+            lengths++;
+            length = value;
+        } else if (!strcasecmp(at, "Transfer-Encoding")) {
+            codings++;
+            coding = value;
+        } else if (!strcasecmp(at, "Connection")) {
+            head->close |= has_token(value, "close");
+            head->keep_alive |= has_token(value, "keep-alive");
+        }
+        at = value + strlen(value) + 1;
+    }
+    if (hosts > 1 || (head->http11 && hosts == 0))
+        return bad_request(error, "there must be one Host header");
+    if (lengths > 1 || codings > 1 || (length && coding))
+        return bad_request(error, "the body's length is ambiguous");
+    if (coding && !head->http11)
+        return bad_request(error, "HTTP/1.0 has no Transfer-Encoding");
+    if (coding && strcasecmp(coding, "chunked") != 0)
+        return refuse(error, 501, "bad_request", "the only transfer coding is chunked");
+    head->chunked = coding != NULL;
+    return length ? parse_length(length, &head->content_length, error) : 0;
+}
+
+unsigned http_head_parse(char *bytes, size_t length, struct http_head *head, struct error *error)
+{
+    *head = (struct http_head){.method = "-", .target = "-", .fields = bytes};
+    const char *end = bytes + length - 2; /* the empty line */
+    char *line_end = memchr(bytes, '\r', length);
+    char *line = line_end + 2;
+    unsigned bad = parse_request_line(bytes, line_end, head, error);
+    if (bad)
+        return bad;
+    char *to = line;
+    head->fields = line;
+    while (line < end) {
+        char *next = memchr(line, '\r', (size_t)(end - line));
+        if (!parse_field(line, next, &to))
+            return bad_request(error, "a header is malformed");
+        head->field_count++;
+        line = next + 2;
+    }
+    return parse_framing(head, error);
+}
+
+const char *http_head_field(const struct http_head *head, const char *name)
+{
+    const char *at = head->fields;
+    for (unsigned i = 0; i < head->field_count; i++) {
+        const char *value = at + strlen(at) + 1;
+        if (!strcasecmp(at, name))
+            return value;
+        at = value + strlen(value) + 1;
+    }
+    return NULL;
 }

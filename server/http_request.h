@@ -4,9 +4,9 @@
  *
  * A connection has a record from accept to close; a request's record is made in the handler's first
  * call and belongs to the connection: what the library does not complete ends with it. That first
- * call checks head and route (http_head.c, http_routes.c), the next ones collect or discard the
- * body, the last ones answer: at once (http_routes.c) or through the preprocessing thread and the
- * engine (http_answer.c), during which the connection is suspended.
+ * call takes the head (http_framing.c) and the route (http_routes.c), the next ones collect or
+ * discard the body, the last ones answer: at once (http_routes.c) or through the preprocessing
+ * thread and the engine (http_answer.c), during which the connection is suspended.
  *
  * Who wakes whom: the engine (under a completion's lock), the preprocessing thread and the watcher
  * (under its lock) set `signalled` under the request's lock and resume the connection if it is
@@ -20,6 +20,7 @@
 #include "base/buffer.h"
 #include "base/metric.h"
 #include "server/http_config.h"
+#include "server/http_framing.h"
 #include "server/metrics.h"
 #include "server/watchdog.h"
 #include "server/watcher.h"
@@ -34,8 +35,7 @@ struct http_server {
     struct MHD_Daemon *daemon;
     struct watcher *watcher;
     uint16_t port;
-    bool loopback;  /* listens on a loopback address only */
-    bool walk_head; /* the library parses heads in place: http_head.c can check every byte */
+    bool loopback; /* listens on a loopback address only */
     int64_t start_unix_s;
     uint64_t id_base;
     char hosts[OPTIONS_HOSTS_MAX + 8][64]; /* what Host may name; none: anything */
@@ -63,8 +63,7 @@ enum stream_end { STREAM_GOING, STREAM_ENDED };
 struct connection {
     struct http_server *server;
     uint64_t watch_id;
-    size_t uri_length;       /* of the request line that was read last; SIZE_MAX: bad characters */
-    uint64_t start_ns;       /* when it was read */
+    struct framing framing;
     struct request *request; /* or NULL: none is begun */
 };
 
@@ -78,9 +77,8 @@ struct request {
     char id[20];
     char client_id[68]; /* a valid X-Request-Id, echoed; else empty */
     uint64_t start_ns;
-    size_t uri_length; /* SIZE_MAX: no or bad characters */
     const struct route *route;
-    const char *method, *url; /* the library's, as long as the request */
+    const struct http_head *head; /* of the connection's framing, as long as the request */
     struct answer_caller caller;
     /* the library's thread only (the preprocessing thread while REQUEST_OPENING) */
     enum request_state state;
@@ -119,13 +117,14 @@ struct route {
     enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine */
 };
 
-/* http_head.c */
+/* The first value of a header of the request, or NULL. */
+static inline const char *http_header(const struct request *r, const char *name)
+{
+    return http_head_field(r->head, name);
+}
 
-/* Is the head exactly what it looks like? 0, or the HTTP status to refuse it with (and close), with
-   the error filled in. First handler call only. */
-unsigned http_head_check(struct request *r, const char *version, struct error *error);
-/* The one value of a header, or NULL. */
-const char *http_header(struct request *r, const char *name);
+/* http_hosts.c */
+
 /* May this request say this Host? */
 bool http_host_allowed(const struct http_server *server, const char *host);
 void http_hosts_init(struct http_server *server);

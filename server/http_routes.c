@@ -115,7 +115,6 @@ static bool is_origin_allowed(const struct request *r, const char *origin)
 static void check_post(struct request *r)
 {
     struct http_server *server = r->server;
-    const char *length = http_header(r, "Content-Length");
     if (atomic_load(&server->draining)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
         r->closing = true;
@@ -128,7 +127,7 @@ static void check_post(struct request *r)
     } else if (http_header(r, "Content-Encoding")) {
         http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
                     "compressed bodies are not read");
-    } else if (length && strtoull(length, NULL, 10) > LIMIT_BODY_BYTES) {
+    } else if (r->head->content_length > LIMIT_BODY_BYTES) {
         http_refuse(r, 413, STATUS_TOO_LARGE, "body_too_large", "a body has at most %u bytes",
                     LIMIT_BODY_BYTES);
     }
@@ -149,10 +148,10 @@ static bool take_key(struct request *r)
 void http_route(struct request *r)
 {
     struct http_server *server = r->server;
-    const char *path = target_path(r->url);
+    const char *path = target_path(r->head->target);
     const char *expect = http_header(r, "Expect");
-    bool options = !strcmp(r->method, "OPTIONS");
-    bool get = !strcmp(r->method, "GET") || !strcmp(r->method, "HEAD");
+    bool options = !strcmp(r->head->method, "OPTIONS");
+    bool get = !strcmp(r->head->method, "GET") || !strcmp(r->head->method, "HEAD");
     r->route = find_route(path);
     if (watcher_is_over_limit(server->watcher)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "too_many_connections",
@@ -162,11 +161,11 @@ void http_route(struct request *r)
     } else if (!http_host_allowed(server, http_header(r, "Host"))) {
         http_refuse(r, 403, STATUS_INVALID, "host_not_allowed",
                     "this server does not go by the name in Host; see --allowed-host");
-    } else if (options && (r->route || !strcmp(r->url, "*"))) {
+    } else if (options && (r->route || !strcmp(r->head->target, "*"))) {
         return;
     } else if (!r->route) {
         http_refuse(r, 404, STATUS_NOT_FOUND, "not_found", "there is nothing at this path");
-    } else if (r->route->post ? strcmp(r->method, "POST") != 0 : !get) {
+    } else if (r->route->post ? strcmp(r->head->method, "POST") != 0 : !get) {
         http_refuse(r, 405, STATUS_INVALID, "method_not_allowed",
                     "this path does not take this method; it takes %s", r->route->allow);
     } else if (expect && strcasecmp(expect, "100-continue") != 0) {
@@ -190,7 +189,7 @@ static void add_cors(struct request *r, struct MHD_Response *response)
         return;
     MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
     MHD_add_response_header(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
-    if (!strcmp(r->method, "OPTIONS")) {
+    if (!strcmp(r->head->method, "OPTIONS")) {
         MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, HEAD, POST");
         MHD_add_response_header(response, "Access-Control-Allow-Headers",
                                 "Authorization, Content-Type, X-Request-Id");
@@ -284,7 +283,7 @@ enum MHD_Result http_reply_plain(struct request *r)
 {
     if (r->refusal_status)
         return http_reply_error(r, r->refusal_status, &r->error);
-    if (!strcmp(r->method, "OPTIONS")) {
+    if (!strcmp(r->head->method, "OPTIONS")) {
         struct buffer none;
         buffer_init(&none, 0);
         struct MHD_Response *response = response_of(r, NULL, &none);
@@ -438,7 +437,7 @@ static enum MHD_Result get_model(struct request *r)
     struct buffer body;
     buffer_init(&body, 0);
     error_clear(&error);
-    if (!decode_segment(target_path(r->url) + strlen(r->route->path), id, sizeof id)) {
+    if (!decode_segment(target_path(r->head->target) + strlen(r->route->path), id, sizeof id)) {
         error_set_code(&error, STATUS_NOT_FOUND, "model_not_found", "model",
                        "there is no such model");
         return http_reply_error(r, 404, &error);
