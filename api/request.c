@@ -141,15 +141,11 @@ static enum status read_seed(const struct json_document *document, struct sampli
         return STATUS_OK;
     }
     struct json_slice slice = json_find(document->text, "seed");
-    bool negative = slice.length > 0 && slice.text[0] == '-';
+    double rounded;
+    bool negative = false, number = json_number(json_get(document->root, "seed"), &rounded);
     uint64_t value = 0;
-    bool good = slice.length > negative;
-    for (size_t i = negative; i < slice.length && good; i++) {
-        char c = slice.text[i];
-        good = c >= '0' && c <= '9' && !__builtin_mul_overflow(value, 10u, &value) &&
-               !__builtin_add_overflow(value, (uint64_t)(c - '0'), &value);
-    }
-    if (!good || (negative && value > (uint64_t)INT64_MAX + 1))
+    if (!number || !json_integer(slice, &negative, &value) ||
+        (negative && value > (uint64_t)INT64_MAX + 1))
         return error_set(error, STATUS_INVALID, "seed",
                          "seed must be an integer of at most 64 bits.");
     sampling->seed = negative ? 0 - value : value;

@@ -95,7 +95,11 @@ START_TEST(refused_by_both)
         {"\"repetition_penalty\":0", "repetition_penalty"},
         {"\"repetition_penalty\":1e999", "repetition_penalty"},
         {"\"seed\":1.5", "seed"},
-        {"\"seed\":1e3", "seed"},
+        {"\"seed\":1e-3", "seed"},
+        {"\"seed\":1.25e1", "seed"},
+        {"\"seed\":1e20", "seed"},
+        {"\"seed\":1e99999999999999999999", "seed"},
+        {"\"seed\":[1]", "seed"},
         {"\"seed\":\"1\"", "seed"},
         {"\"seed\":18446744073709551616", "seed"},
         {"\"seed\":-9223372036854775809", "seed"},
@@ -437,7 +441,15 @@ START_TEST(seeds_are_exact)
                  {"9223372036854775808", 9223372036854775808u},
                  {"-1", UINT64_MAX},
                  {"-9223372036854775808", 9223372036854775808u},
-                 {"0", 0}};
+                 {"0", 0},
+                 {"42.0", 42},
+                 {"1e1", 10},
+                 {"1.5E+1", 15},
+                 {"-12000.000e-3", (uint64_t)-12},
+                 {"-0.0", 0},
+                 {"0e99", 0},
+                 {"18446744073709551615.00", UINT64_MAX},
+                 {"1844674407370955161500e-2", UINT64_MAX}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct request request;
         struct error error = {0};
