@@ -235,9 +235,8 @@ bool json_integer(struct json_slice number, bool *negative, uint64_t *value)
         exponent = exponent < -1000 ? -1000 : exponent > 1000 ? 1000 : exponent;
         end = (size_t)(e - number.text);
     }
-    if (point) /* zeros at a fraction's end count for nothing */
-        while (number.text[end - 1] == '0')
-            end--;
+    for (; end >= 2 && number.text[end - 1] == '0' && number.text[end - 2] != '-'; end--)
+        exponent += !point; /* zeros at the end: of a fraction they count for nothing */
     number.length = end;
     if (!add_digits(number, &at, value, &whole) || whole == 0)
         return false;
