@@ -10,7 +10,7 @@
 #ifndef QUIRE_API_UNSUPPORTED_H
 #define QUIRE_API_UNSUPPORTED_H
 
-#include "api/answer.h"
+#include "api/api.h"
 #include "api/json.h"
 
 /* 400 unsupported_parameter for the first field that is there and asks for something. null never
