@@ -144,8 +144,9 @@ static const struct spec specs[] = {
              "global, everybody (key)"},
     {"allowed-host", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(allowed_hosts),
      .most = OPTIONS_HOSTS_MAX, .count_offset = FIELD(allowed_host_count),
-     .help = "names that requests may give in Host; may be given several times (on a loopback "
-             "address: localhost and loopback addresses; else any)"},
+     .help = "names that requests may give in Host beside addresses, localhost and what "
+             "containers call their host; may be given several times (on a loopback address: none; "
+             "else any)"},
     {"cors-origin", 0, "ORIGIN", ON_SERVE, KIND_TEXTS, FIELD(cors_origins),
      .most = OPTIONS_ORIGINS_MAX, .count_offset = FIELD(cors_origin_count),
      .help = "web pages that may call this server, e.g. https://app.example; * for all; may be "

@@ -433,7 +433,6 @@ static enum status start_server(struct http_server *server, struct error *error)
     int fd = open_socket(server, error);
     if (fd < 0)
         return error->status;
-    http_hosts_init(server);
     struct watcher_callbacks callbacks = {
         .arg = server,
         .hangup = http_request_hangup,

@@ -38,8 +38,6 @@ struct http_server {
     bool loopback; /* listens on a loopback address only */
     int64_t start_unix_s;
     uint64_t id_base;
-    char hosts[OPTIONS_HOSTS_MAX + 8][64]; /* what Host may name; none: anything */
-    unsigned host_count;
     /* atomics */
     _Atomic(struct runtime *) runtime; /* NULL: loading */
     atomic_bool draining, aborting;
@@ -112,7 +110,8 @@ struct route {
     const char *allow;
     bool post;
     bool needs_key;
-    bool quiet;                                  /* logged at debug level: probes */
+    bool quiet;                                  /* logged at debug level */
+    bool probe;                                  /* any Host, and over the limit of connections */
     enum answer_kind kind;                       /* of an answer of the engine */
     enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine */
 };
@@ -127,7 +126,6 @@ static inline const char *http_header(const struct request *r, const char *name)
 
 /* May this request say this Host? */
 bool http_host_allowed(const struct http_server *server, const char *host);
-void http_hosts_init(struct http_server *server);
 
 /* http_routes.c */
 
