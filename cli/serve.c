@@ -48,8 +48,8 @@ static void yield_preprocessing(void *arg)
 static void load_model(void *arg)
 {
     struct service *service = arg;
-    service->load_status =
-        runtime_create(service->options, service->factory, &service->runtime, &service->load_error);
+    service->load_status = runtime_create(&service->options->settings, service->factory,
+                                          &service->runtime, &service->load_error);
     service->runtime.api.yield = yield_preprocessing;
     service->runtime.api.yield_arg = service->text;
     uint64_t one = 1;
@@ -80,7 +80,7 @@ static int wait_event(struct service *service, bool for_model, int timeout_ms)
 /* Let what runs end, within the time given. */
 static void drain(struct service *service, int signal_number)
 {
-    unsigned seconds = service->options->drain_seconds;
+    unsigned seconds = service->options->serve.drain_seconds;
     http_drain(service->http);
     log_info("draining", "%s: %u requests are running; up to %u s for them",
              signal_number == SIGINT ? "SIGINT" : "SIGTERM", http_in_flight(service->http),
@@ -99,11 +99,12 @@ static void drain(struct service *service, int signal_number)
 static void announce(const struct service *service)
 {
     const struct runtime *runtime = &service->runtime;
-    bool brackets = strchr(service->options->host, ':') && service->options->host[0] != '[';
+    const struct http_options *http = &service->options->serve.http;
+    bool brackets = strchr(http->host, ':') && http->host[0] != '[';
     log_info("ready", "%s on http://%s%s%s:%u, context %u, up to %u connections",
-             runtime->api.model_names[0], brackets ? "[" : "", service->options->host,
-             brackets ? "]" : "", http_port(service->http), runtime->api.max_model_len,
-             service->options->max_connections);
+             runtime->api.model_names[0], brackets ? "[" : "", http->host, brackets ? "]" : "",
+             http_port(service->http), runtime->api.max_model_len,
+             service->options->settings.max_connections);
 }
 
 /* Returns the exit code. */
@@ -153,22 +154,24 @@ static enum status open_descriptors(struct service *service, struct error *error
 
 static enum status start(struct service *service, struct error *error)
 {
+    const struct http_options *http = &service->options->serve.http;
+    struct settings *settings = &service->options->settings;
     enum status status = open_descriptors(service, error);
-    if (status == STATUS_OK && service->options->api_key_file)
-        status = auth_load(service->options->api_key_file, &service->auth, error);
-    service->options->api_key_count = service->auth ? auth_key_count(service->auth) : 0;
+    if (status == STATUS_OK && settings->api_key_file)
+        status = auth_load(settings->api_key_file, &service->auth, error);
+    settings->api_key_count = service->auth ? auth_key_count(service->auth) : 0;
     if (status == STATUS_OK)
-        status = preprocessing_thread_create(
-            LIMIT_PREPROCESSING_QUEUE, service->options->api_key_count + 1, &service->text, error);
-    struct http_config config = {service->options, service->auth, service->text};
+        status = preprocessing_thread_create(LIMIT_PREPROCESSING_QUEUE, settings->api_key_count + 1,
+                                             &service->text, error);
+    struct http_config config = {http, settings, service->auth, service->text};
     if (status == STATUS_OK)
         status = http_start(&config, &service->http, error);
     if (status != STATUS_OK)
         return status;
-    log_info("listening", "%s port %u, pid %d", service->options->host, http_port(service->http),
+    log_info("listening", "%s port %u, pid %d", http->host, http_port(service->http),
              (int)getpid());
-    if (!service->options->port) { /* whoever started us must learn it, whatever the log level */
-        printf("listening on %s:%u\n", service->options->host, http_port(service->http));
+    if (!http->port) { /* whoever started us must learn it, whatever the log level */
+        printf("listening on %s:%u\n", http->host, http_port(service->http));
         fflush(stdout);
     }
     if (service->auth)

@@ -380,7 +380,7 @@ static uint16_t bound_port(int fd)
 
 static int open_socket(struct http_server *server, struct error *error)
 {
-    const struct options *options = server->config.options;
+    const struct http_options *options = server->config.options;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     char port[8], host[64];
@@ -415,7 +415,8 @@ static int open_socket(struct http_server *server, struct error *error)
 
 static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
 {
-    unsigned connections = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
+    unsigned connections =
+        server->config.settings->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     return MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
@@ -439,7 +440,7 @@ static enum status start_server(struct http_server *server, struct error *error)
         .tick = http_request_tick,
         .every = watch_progress,
     };
-    unsigned limit = server->config.options->max_connections;
+    unsigned limit = server->config.settings->max_connections;
     unsigned capacity = limit + COST_HTTP_OVERFLOW_CONNECTIONS;
     enum status status = watcher_create(limit, capacity, &callbacks, &server->watcher, error);
     if (status == STATUS_OK) {
@@ -483,7 +484,7 @@ uint16_t http_port(const struct http_server *server)
 
 void http_set_runtime(struct http_server *server, struct runtime *runtime)
 {
-    unsigned all = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
+    unsigned all = server->config.settings->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * COST_HTTP_CONNECTION_BYTES));
     atomic_store(&server->runtime, runtime);
 }

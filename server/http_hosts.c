@@ -61,7 +61,7 @@ static bool is_harmless(const char *name)
 
 bool http_host_allowed(const struct http_server *server, const char *host)
 {
-    const struct options *options = server->config.options;
+    const struct http_options *options = server->config.options;
     if (!options->allowed_host_count && !server->loopback)
         return true;
     if (!host)

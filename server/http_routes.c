@@ -130,7 +130,7 @@ static bool is_json_type(struct request *r)
 
 static bool is_origin_allowed(const struct request *r, const char *origin)
 {
-    const struct options *options = r->server->config.options;
+    const struct http_options *options = r->server->config.options;
     if (strlen(origin) > ECHO_BYTES_MAX)
         return false;
     for (unsigned i = 0; i < options->cors_origin_count; i++) {
@@ -170,7 +170,7 @@ static bool take_key(struct request *r)
     if (config->auth && !auth_allows(config->auth, http_header(r, "Authorization"), &key))
         return false;
     r->caller.tenant = key.number;
-    r->caller.cache_salt = strcmp(config->options->cache_scope, "global") != 0 ? key.salt : 0;
+    r->caller.cache_salt = strcmp(config->settings->cache_scope, "global") != 0 ? key.salt : 0;
     return true;
 }
 
@@ -383,7 +383,7 @@ static enum MHD_Result get_metrics(struct request *r)
         .draining = atomic_load(&server->draining),
         .stalled = watchdog_is_stalled(&server->watchdog),
         .stalls = atomic_load(&server->watchdog.stalls),
-        .key_count = server->config.options->api_key_count,
+        .key_count = server->config.settings->api_key_count,
         .start_unix_s = server->start_unix_s,
     };
     struct buffer body;
