@@ -8,7 +8,8 @@
 #define QUIRE_CLI_INSPECT_H
 
 #include "base/buffer.h"
-#include "cli/options.h"
+#include "base/error.h"
+#include "sizing/options.h"
 
 #include <stdbool.h>
 

@@ -16,9 +16,7 @@
 
 struct plan_question {
     struct plan_model model; /* .kv is what is asked about, or NULL: as served */
-    const struct settings *settings;
-    uint32_t users;      /* 0: how many fit? */
-    bool max_seqs_given; /* else it may be raised to the users */
+    const struct options *options;
 };
 
 /* One way to keep keys and values. */
@@ -88,7 +86,7 @@ struct plan_words {
     const char *name;
     const char *start; /* "quire serve -m … --memory …", or NULL */
     const struct plan_model *model;
-    const struct settings *settings;
+    const struct options *options;
 };
 
 void plan_write_text(const struct plan_words *words, const struct plan_answer *answer,

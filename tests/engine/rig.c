@@ -3,7 +3,6 @@
 
 #include "base/check.h"
 #include "engine/engine_metrics.h"
-#include "engine/scheduler/scheduler_check.h"
 #include "engine/scheduler/scheduler_private.h"
 
 #include <stdarg.h>
@@ -267,10 +266,10 @@ static void sample(struct rig *rig, struct schedule_sample *sample)
         .logits = rig->logits,
         .vocabulary = RIG_VOCABULARY,
         .params = &completion->sampling,
-        .tokens = sequence->record->history,
+        .tokens = sequence_history(sequence),
         .token_count = sequence->token_count,
         .prompt_count = completion->prompt_count,
-        .choice = sequence->index,
+        .choice = sequence->choice,
         .top_logprobs = completion->top_logprobs,
         .want_logprob = completion->want_logprobs,
         .banned = completion->ignore_eos ? &end_token : NULL,
@@ -301,10 +300,10 @@ static void write_plan(struct rig *rig, const struct schedule *schedule)
     rig->plan[0] = '\0';
     for (uint32_t i = 0; i < schedule->batch.sequence_count; i++) {
         const struct batch_sequence *rows = &schedule->batch.sequences[i];
-        const struct sequence *sequence = rig->scheduler->step.sequences[i];
+        const struct sequence *sequence = rig->scheduler->entries[i].sequence;
         char name = name_of(rig, sequence->completion);
-        if (sequence->index)
-            add_to_plan(rig, "%c.%u:%u+%u", name, sequence->index, rows->first_position,
+        if (sequence->choice)
+            add_to_plan(rig, "%c.%u:%u+%u", name, sequence->choice, rows->first_position,
                         rows->row_count);
         else
             add_to_plan(rig, "%c:%u+%u", name, rows->first_position, rows->row_count);
@@ -319,7 +318,7 @@ static void check_moves(struct rig *rig, const struct schedule *schedule, uint64
 {
     CHECK(schedule->batch.sequence_count == 0 && schedule->batch.logits_row_count == 0);
     CHECK(schedule->copy_count == 0 && schedule->sample_count == 0);
-    CHECK(swap_is_moving(&rig->scheduler->swap));
+    CHECK(scheduler_is_moving(rig->scheduler));
     CHECK(moved_bytes <= page_swap_step_pages(rig->swap) * rig->backend->page_bytes);
     CHECK(++rig->moves_in_a_row <= 2 * rig->options.page_count + 2);
     rig->moves++;
@@ -335,13 +334,13 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
     rig->now_ns += 1000000;
     scheduler_sweep(rig->scheduler, rig->now_ns);
     check(rig);
-    scheduler_notify(rig->scheduler);
+    scheduler_settle(rig->scheduler);
     if (!scheduler_has_work(rig->scheduler))
         return "";
     uint64_t moved_before = moved_bytes(rig);
     const struct schedule *schedule = scheduler_next(rig->scheduler, prompt_row_limit, rig->now_ns);
-    CHECK(schedule->batch.row_count == schedule->decode_token_count + schedule->prompt_token_count);
-    CHECK(schedule->prompt_token_count <= prompt_row_limit);
+    CHECK(schedule->batch.row_count == schedule->decode_row_count + schedule->prompt_row_count);
+    CHECK(schedule->prompt_row_count <= prompt_row_limit);
     check(rig);
     if (schedule->batch.row_count == 0) {
         check_moves(rig, schedule, moved_bytes(rig) - moved_before);
@@ -358,7 +357,7 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
         sample(rig, &schedule->samples[i]);
     scheduler_commit(rig->scheduler, rig->now_ns);
     check(rig);
-    scheduler_notify(rig->scheduler);
+    scheduler_settle(rig->scheduler);
     return rig->plan;
 }
 
@@ -373,25 +372,25 @@ const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
 
 void rig_preempt(struct rig *rig, unsigned index)
 {
-    CHECK(index < rig->scheduler->slots.count);
-    struct sequence *sequence = rig->scheduler->slots.order[index];
-    if (sequence->state == SEQUENCE_PENDING_FORK || sequence->state == SEQUENCE_SWAPPING_OUT)
+    CHECK(index < rig->scheduler->running_count);
+    struct sequence *sequence = rig->scheduler->order[index];
+    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
         return;
-    sequence->completion->sequences[sequence->index].forced_preemptions++;
+    sequence->completion->choices[sequence->choice].forced_preemptions++;
     rig->moves_in_a_row = 0; /* what was read may have to be read again */
-    slots_requeue(&rig->scheduler->slots, sequence);
+    scheduler_send_back(rig->scheduler, sequence);
     check(rig);
 }
 
 void rig_give_way(struct rig *rig, unsigned index)
 {
-    CHECK(index < rig->scheduler->slots.count);
-    struct sequence *sequence = rig->scheduler->slots.order[index];
-    if (sequence->state == SEQUENCE_PENDING_FORK || sequence->state == SEQUENCE_SWAPPING_OUT)
+    CHECK(index < rig->scheduler->running_count);
+    struct sequence *sequence = rig->scheduler->order[index];
+    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
         return;
-    sequence->completion->sequences[sequence->index].forced_preemptions++;
+    sequence->completion->choices[sequence->choice].forced_preemptions++;
     rig->moves_in_a_row = 0; /* what was read may have to be read again */
-    swap_preempt(&rig->scheduler->swap, sequence);
+    scheduler_give_way(rig->scheduler, sequence);
     check(rig);
 }
 
