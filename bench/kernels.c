@@ -42,7 +42,7 @@ struct options {
 /* Matrices alike, in turn. */
 struct job {
     const struct kernels *kernels;
-    struct packed_matrix *matrices;
+    struct repacked_matrix *matrices;
     uint32_t matrix_count, first, steps;
     struct activations activations;
     uint32_t rows;
@@ -55,10 +55,10 @@ static void run_products(void *arg, unsigned thread)
     struct job *job = arg;
     unsigned threads = workers_count(job->workers);
     uint32_t n = job->matrices[0].n;
-    uint32_t groups = (n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
+    uint32_t groups = (n + KERNEL_ROW_BLOCK - 1) / KERNEL_ROW_BLOCK;
     uint32_t first = groups * thread / threads, last = groups * (thread + 1) / threads;
     for (uint32_t step = 0; step < job->steps; step++) {
-        const struct packed_matrix *matrix =
+        const struct repacked_matrix *matrix =
             &job->matrices[(job->first + step) % job->matrix_count];
         job->kernels->matmul(matrix, &job->activations, 0, job->rows, first, last - first, false,
                              job->y, n);
@@ -88,9 +88,9 @@ static double measure(struct job *job, unsigned samples)
 }
 
 /* All numbers of rows with one shape. */
-static void bench_rows_of(const struct options *options, struct job *job, uint64_t packed_bytes)
+static void bench_rows_of(const struct options *options, struct job *job, uint64_t repacked_bytes)
 {
-    const struct packed_matrix *matrix = &job->matrices[0];
+    const struct repacked_matrix *matrix = &job->matrices[0];
     const char *format = format_info(matrix->format)->name;
     unsigned threads = workers_count(job->workers);
     if (!options->json)
@@ -100,7 +100,7 @@ static void bench_rows_of(const struct options *options, struct job *job, uint64
         job->rows = ROWS[i];
         double seconds = measure(job, options->samples);
         double gflop_s = 2.0 * matrix->n * matrix->k * job->rows / seconds * 1e-9;
-        double gb_s = (double)packed_bytes / seconds * 1e-9;
+        double gb_s = (double)repacked_bytes / seconds * 1e-9;
         if (options->json)
             printf("{\"what\":\"product\",\"kernels\":\"%s\",\"threads\":%u,\"format\":\"%s\","
                    "\"n\":%u,\"k\":%u,\"rows\":%u,\"gflop_s\":%.2f,\"gb_s\":%.3f}\n",
@@ -118,7 +118,7 @@ static void bench_shape(const struct options *options, enum tensor_format format
                         struct shape shape, struct workers *workers)
 {
     const struct kernels *kernels = options->kernels;
-    uint64_t packed = kernels->packed_bytes(format, shape.n, shape.k);
+    uint64_t packed = kernels->repacked_bytes(format, shape.n, shape.k);
     if (packed == 0) {
         return;
     }
@@ -132,10 +132,10 @@ static void bench_shape(const struct options *options, enum tensor_format format
     uint64_t apart = (packed + 63) / 64 * 64;
     uint8_t *copies = machine_allocate(apart * job.matrix_count); /* together, as a model's are */
     for (uint32_t i = 0; i < job.matrix_count; i++) {
-        struct packed_matrix matrix = {format, shape.n, shape.k, copies + i * apart};
+        struct repacked_matrix matrix = {format, shape.n, shape.k, copies + i * apart};
         job.matrices[i] = matrix;
         if (i == 0) {
-            kernels->pack(&job.matrices[0], 0, shape.n, rows);
+            kernels->repack(&job.matrices[0], 0, shape.n, rows);
         } else {
             memcpy(matrix.data, job.matrices[0].data, packed);
         }
@@ -183,7 +183,7 @@ static void bench_attention_task(const struct options *options, enum kv_type typ
                                   .pages = table,
                                   .first_position = context - queries,
                                   .query_count = queries,
-                                  .group = group,
+                                  .gqa_group = group,
                                   .q = row,
                                   .q_stride = (size_t)group * head_dim,
                                   .scale = 0.125f,

@@ -199,13 +199,13 @@ void machine_unit_rates(struct workers *workers, unsigned samples,
 /* ---- Formats ---- */
 
 /* 32 outputs of 256 inputs: weights of 4 to 8 KiB, and as much for a few rows. */
-#define RESIDENT_N (2 * KERNEL_ROW_GROUP)
+#define RESIDENT_N (2 * KERNEL_ROW_BLOCK)
 #define RESIDENT_K 256u
 #define RESIDENT_ROWS_MAX 64u
 
 struct format_job {
     const struct kernels *kernels;
-    struct packed_matrix matrices[THREADS_MAX];
+    struct repacked_matrix matrices[THREADS_MAX];
     struct activations activations[THREADS_MAX];
     float *y[THREADS_MAX];
     uint32_t rows, steps;
@@ -216,7 +216,7 @@ static void run_format(void *arg, unsigned thread)
     struct format_job *job = arg;
     for (uint32_t i = 0; i < job->steps; i++)
         job->kernels->matmul(&job->matrices[thread], &job->activations[thread], 0, job->rows, 0,
-                             RESIDENT_N / KERNEL_ROW_GROUP, false, job->y[thread], RESIDENT_N);
+                             RESIDENT_N / KERNEL_ROW_BLOCK, false, job->y[thread], RESIDENT_N);
 }
 
 static double format_rate_at(struct format_job *job, struct workers *workers, unsigned samples)
@@ -254,7 +254,7 @@ double machine_format_rate(const struct kernels *kernels, enum tensor_format for
                            struct workers *workers, unsigned samples, uint32_t *rows)
 {
     static const uint32_t ROWS[] = {4, 8, 12, 16, 24, 32, 48, 64};
-    uint64_t packed = kernels->packed_bytes(format, RESIDENT_N, RESIDENT_K);
+    uint64_t packed = kernels->repacked_bytes(format, RESIDENT_N, RESIDENT_K);
     unsigned threads = workers_count(workers);
     CHECK(threads <= THREADS_MAX);
     if (packed == 0)
@@ -265,8 +265,8 @@ double machine_format_rate(const struct kernels *kernels, enum tensor_format for
     struct format_job job = {.kernels = kernels};
     for (unsigned t = 0; t < threads; t++) {
         job.matrices[t] =
-            (struct packed_matrix){format, RESIDENT_N, RESIDENT_K, machine_allocate(packed)};
-        kernels->pack(&job.matrices[t], 0, RESIDENT_N, file);
+            (struct repacked_matrix){format, RESIDENT_N, RESIDENT_K, machine_allocate(packed)};
+        kernels->repack(&job.matrices[t], 0, RESIDENT_N, file);
         fill_activations(&job.activations[t], kernels);
         job.y[t] = machine_allocate(sizeof(float) * RESIDENT_ROWS_MAX * RESIDENT_N);
     }

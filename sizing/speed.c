@@ -34,7 +34,7 @@ struct meter_job {
     uint64_t word_count;
     uint64_t sums[64];
     /* products: one pass is one matrix, the next in turn */
-    struct packed_matrix *matrices;
+    struct repacked_matrix *matrices;
     uint32_t matrix_count, first;
     struct activations activations;
     uint32_t rows;
@@ -131,10 +131,10 @@ static void run_products(struct meter_job *job, unsigned thread)
 {
     const struct kernels *kernels = job->meter->kernels;
     unsigned threads = workers_count(job->meter->workers);
-    uint32_t groups = MATRIX_ROWS / KERNEL_ROW_GROUP;
+    uint32_t groups = MATRIX_ROWS / KERNEL_ROW_BLOCK;
     uint32_t from = groups * thread / threads, to = groups * (thread + 1) / threads;
     for (uint32_t pass = 0; pass < job->repeat; pass++) {
-        const struct packed_matrix *matrix =
+        const struct repacked_matrix *matrix =
             &job->matrices[(job->first + pass) % job->matrix_count];
         if (to > from)
             kernels->matmul(matrix, &job->activations, 0, job->rows, from, to - from, false, job->y,
@@ -154,9 +154,9 @@ static bool prepare_matrices(struct meter_job *job, enum tensor_format format, u
     }
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         job->matrices[i] =
-            (struct packed_matrix){format, MATRIX_ROWS, columns, memory + i * packed};
+            (struct repacked_matrix){format, MATRIX_ROWS, columns, memory + i * packed};
         if (i == 0)
-            kernels->pack(&job->matrices[0], 0, MATRIX_ROWS, file_rows);
+            kernels->repack(&job->matrices[0], 0, MATRIX_ROWS, file_rows);
         else
             memcpy(memory + i * packed, memory, packed);
     }
@@ -189,7 +189,7 @@ void speed_products(const struct speed_meter *meter, enum tensor_format format, 
     if (!block)
         return;
     columns = (columns + block - 1) / block * block;
-    uint64_t packed = meter->kernels->packed_bytes(format, MATRIX_ROWS, columns);
+    uint64_t packed = meter->kernels->repacked_bytes(format, MATRIX_ROWS, columns);
     if (!packed)
         return;
     packed = bytes_align(packed, 64);
@@ -248,7 +248,7 @@ double speed_attention(const struct speed_meter *meter, enum kv_type type, uint3
                                        .pages = table,
                                        .first_position = KEYS - queries,
                                        .query_count = queries,
-                                       .group = group,
+                                       .gqa_group = group,
                                        .q = q,
                                        .q_stride = stride,
                                        .scale = 0.1f,

@@ -1,6 +1,6 @@
 /*
- * Tensor formats as GGML numbers them (gguf specification, enum ggml_type), their block sizes and
- * bytes. The table lists every format whose file layout we know; kernels say which they compute.
+ * Tensor formats as GGML numbers them (GGUF specification, enum ggml_type), their block sizes and
+ * bytes. format_table.h has one row for each; what it does not name is unknown to us.
  */
 #ifndef QUIRE_ENGINE_KERNELS_FORMAT_H
 #define QUIRE_ENGINE_KERNELS_FORMAT_H
@@ -24,17 +24,22 @@ enum tensor_format {
     FORMAT_IQ4_NL = 20,
     FORMAT_IQ4_XS = 23,
     FORMAT_BF16 = 30,
+    FORMAT_MXFP4 = 39,
     FORMAT_LIMIT = 40
 };
 
 struct format_info {
     const char *name;     /* "Q4_1"; NULL: not a format we know */
-    uint32_t block_size;  /* values per block */
+    uint32_t block_size;  /* values per block; 1: floats */
     uint32_t block_bytes; /* bytes per block in the file */
 };
 
 /* Always non-NULL; name is NULL for unknown numbers. */
 const struct format_info *format_info(uint32_t format);
+
+/* Is this a format of integers with scales, multiplied with quantized activations? The others that
+   we know are floats. */
+bool format_is_quantized(uint32_t format);
 
 /* Bytes of a row of k values; 0 when the format is unknown or k is not a multiple of the block. */
 uint64_t format_row_bytes(uint32_t format, uint64_t k);

@@ -6,7 +6,7 @@
  */
 #include "engine/kernels/kernels.h"
 
-#include "engine/kernels/scalar.h"
+#include "engine/kernels/sets.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,11 +19,6 @@
 #define TARGET "other"
 #endif
 
-uint32_t attention_segments(const struct attention_task *task)
-{
-    return task->first_position / ATTENTION_SEGMENT + 1 - attention_first_segment(task);
-}
-
 #ifdef QUIRE_KERNELS_X86
 #include <cpuid.h>
 
@@ -35,9 +30,8 @@ uint32_t attention_segments(const struct attention_task *task)
 static bool state_saved(uint32_t wanted)
 {
     uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE)) {
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
         return false;
-    }
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low & wanted) == wanted;
@@ -46,16 +40,13 @@ static bool state_saved(uint32_t wanted)
 /* The first instruction set that AVX2_KERNELS needs and this CPU lacks, or NULL. */
 static const char *avx2_missing(void)
 {
-    if (!__builtin_cpu_supports("avx2")) {
+    if (!__builtin_cpu_supports("avx2"))
         return "avx2";
-    }
-    if (!__builtin_cpu_supports("fma")) {
+    if (!__builtin_cpu_supports("fma"))
         return "fma";
-    }
     uint32_t a, b, c = 0, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C)) {
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C))
         return "f16c";
-    }
     return state_saved(STATE_YMM) ? NULL : "avx2 (the operating system does not save YMM)";
 }
 
@@ -63,9 +54,8 @@ static const char *avxvnni_missing(void)
 {
     const char *missing = avx2_missing();
     uint32_t a = 0, b, c, d;
-    if (missing) {
+    if (missing)
         return missing;
-    }
     bool told = __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1; /* subleaves beyond 0 */
     bool found = told && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & LEAF_7_1_AVXVNNI);
     return found ? NULL : "avx_vnni";
@@ -74,24 +64,18 @@ static const char *avxvnni_missing(void)
 static const char *avx512_missing(void)
 {
     const char *missing = avx2_missing();
-    if (missing) {
+    if (missing)
         return missing;
-    }
-    if (!__builtin_cpu_supports("avx512f")) {
+    if (!__builtin_cpu_supports("avx512f"))
         return "avx512f";
-    }
-    if (!__builtin_cpu_supports("avx512bw")) {
+    if (!__builtin_cpu_supports("avx512bw"))
         return "avx512bw";
-    }
-    if (!__builtin_cpu_supports("avx512vl")) {
+    if (!__builtin_cpu_supports("avx512vl"))
         return "avx512vl";
-    }
-    if (!__builtin_cpu_supports("avx512dq")) {
+    if (!__builtin_cpu_supports("avx512dq"))
         return "avx512dq";
-    }
-    if (!__builtin_cpu_supports("avx512vnni")) {
+    if (!__builtin_cpu_supports("avx512vnni"))
         return "avx512_vnni";
-    }
     return state_saved(STATE_ZMM) ? NULL : "avx512f (the operating system does not save ZMM)";
 }
 #endif
@@ -133,11 +117,9 @@ const struct kernels *const *kernels_available(void)
     /* Threads that race here write the same values. */
     static const struct kernels *available[CANDIDATE_COUNT + 1];
     size_t count = 0;
-    for (size_t i = 0; i < CANDIDATE_COUNT; i++) {
-        if (!CANDIDATES[i].missing()) {
+    for (size_t i = 0; i < CANDIDATE_COUNT; i++)
+        if (!CANDIDATES[i].missing())
             __atomic_store_n(&available[count++], CANDIDATES[i].kernels, __ATOMIC_RELAXED);
-        }
-    }
     return available;
 }
 
@@ -155,9 +137,8 @@ static void list_names(char *to, size_t size)
 enum status kernels_select(const char *name, const struct kernels **out, struct error *error)
 {
     if (strcmp(name, "auto") == 0) {
-        for (const struct kernels *const *at = kernels_available(); *at; at++) {
+        for (const struct kernels *const *at = kernels_available(); *at; at++)
             *out = *at;
-        }
         return STATUS_OK;
     }
     for (size_t i = 0; i < CANDIDATE_COUNT; i++) {

@@ -35,9 +35,8 @@ static const char *const NAMES[KV_TYPES] = {
 void kv_fetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head)
 {
     const uint8_t *plane = kv_plane(kv, page, layer, kv_head, false);
-    for (uint64_t at = 0; at < 2 * kv->plane_bytes; at += 64) { /* the values follow the keys */
+    for (uint64_t at = 0; at < 2 * kv->plane_bytes; at += 64) /* the values follow the keys */
         __builtin_prefetch(plane + at, 0, 2);
-    }
 }
 
 const char *kv_type_name(enum kv_type type)
@@ -93,15 +92,13 @@ static float block_extreme(enum kv_type type, const float *x)
 {
     float high = 0.0f, low = 0.0f;
     for (uint32_t i = 0; i < KV_BLOCK; i++) {
-        if (x[i] != x[i]) {
+        if (x[i] != x[i])
             return x[i];
-        }
         high = x[i] > high ? x[i] : high;
         low = x[i] < low ? x[i] : low;
     }
-    if (type == KV_Q8_0) {
+    if (type == KV_Q8_0)
         return high > -low ? high : -low;
-    }
     return high > -low ? high : low;
 }
 
@@ -132,14 +129,12 @@ void scalar_kv_encode(enum kv_type type, const float x[static KV_BLOCK], struct 
         memcpy(out->f32, x, sizeof out->f32);
         break;
     case KV_F16:
-        for (uint32_t i = 0; i < KV_BLOCK; i++) {
+        for (uint32_t i = 0; i < KV_BLOCK; i++)
             out->half[i] = math_f32_to_f16(x[i]);
-        }
         break;
     case KV_BF16:
-        for (uint32_t i = 0; i < KV_BLOCK; i++) {
+        for (uint32_t i = 0; i < KV_BLOCK; i++)
             out->half[i] = math_f32_to_bf16(x[i]);
-        }
         break;
     default:
         encode_quantized(type, x, out);

@@ -76,26 +76,22 @@ static inline void kv_put_key(const struct kv_layout *kv, uint8_t *plane, uint32
     uint8_t *bytes = at + 2 * page_size + offset;
     switch (kv->type) {
     case KV_F32:
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++)
             ((float *)(void *)at)[i * page_size + offset] = from->f32[i];
-        }
         break;
     case KV_Q8_0:
         ((uint16_t *)(void *)at)[offset] = from->d;
-        for (size_t i = 0; i < KV_BLOCK; i++) {
+        for (size_t i = 0; i < KV_BLOCK; i++)
             bytes[i * page_size] = from->code[i];
-        }
         break;
     case KV_Q4_0:
         ((uint16_t *)(void *)at)[offset] = from->d;
-        for (size_t i = 0; i < KV_BLOCK / 2; i++) {
+        for (size_t i = 0; i < KV_BLOCK / 2; i++)
             bytes[i * page_size] = (uint8_t)(from->code[2 * i] | from->code[2 * i + 1] << 4);
-        }
         break;
     default:
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++)
             ((uint16_t *)(void *)at)[i * page_size + offset] = from->half[i];
-        }
     }
 }
 
@@ -114,9 +110,8 @@ static inline void kv_put_value(const struct kv_layout *kv, uint8_t *plane, uint
         memcpy(row, from->code, KV_BLOCK);
         return;
     }
-    for (size_t i = 0; i < KV_BLOCK / 2; i++) {
+    for (size_t i = 0; i < KV_BLOCK / 2; i++)
         row[i] = (uint8_t)(from->code[i] | from->code[i + KV_BLOCK / 2] << 4);
-    }
 }
 
 /* Encode 32 values. */

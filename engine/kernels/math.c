@@ -1,7 +1,7 @@
 /*
  * exp, tanh, log, sin, cos, pow as polynomials in one fixed order of operations.
  *
- * The float forms are mirrored, operation by operation, by the vector forms in vector_math.h;
+ * The float forms are mirrored, operation by operation, by the vector forms in math.h;
  * whoever changes one changes both (tests compare them bit for bit). Every a·b + c that is written
  * as fmaf here is one rounding there; nothing else may be contracted (-ffp-contract=off). Rounding
  * to an integer adds and subtracts 1.5·2^23: nearest even under the default mode, which is the only
@@ -99,12 +99,10 @@ float math_tanh(float x)
 /* x = 2^e · (1 + f), f in [√½ − 1, √2 − 1); log(1+f) = f − f²/2 + f³·P(f), 0.01 ulp off. */
 float math_log(float x)
 {
-    if (!(x > 0.0f)) {
+    if (!(x > 0.0f))
         return x == 0.0f ? -INFINITY : NAN;
-    }
-    if (x == INFINITY) {
+    if (x == INFINITY)
         return x;
-    }
     int32_t exponent = 0;
     if (x < 0x1p-126f) {
         x *= 0x1p23f;
@@ -117,9 +115,8 @@ float math_log(float x)
                                -0.16667994856834412f, 0.142195463180542f,    -0.12405597418546677f,
                                0.11888211220502853f,  -0.11675615608692169f, 0.0674649178981781f};
     float p = P[8];
-    for (int i = 7; i >= 0; i--) {
+    for (int i = 7; i >= 0; i--)
         p = fmaf(p, f, P[i]);
-    }
     float e = (float)exponent;
     float ff = f * f;
     float tail = fmaf(ff * f, p, e * 0x1.7f7d1cp-20f);
@@ -186,22 +183,18 @@ double math_cos(double x)
 
 double math_exp_double(double x)
 {
-    if (x != x) {
+    if (x != x)
         return x;
-    }
-    if (x > 710.0) {
+    if (x > 710.0)
         return INFINITY;
-    }
-    if (x < -746.0) {
+    if (x < -746.0)
         return 0.0;
-    }
     double n = rint(x * 0x1.71547652b82fep+0);
     double r = fma(n, -0x1.62e42fefp-1, x);
     r = fma(n, -0x1.473de6af278edp-34, r);
     double p = 1.0; /* Horner of Σ r^i / i!, each step dividing by i: 1 + r/1·(1 + r/2·(1 + …)) */
-    for (int i = 14; i >= 1; i--) {
+    for (int i = 14; i >= 1; i--)
         p = fma(p * r, 1.0 / i, 1.0);
-    }
     int64_t exponent = (int64_t)n;
     int64_t half = exponent >> 1;
     p *= double_of((uint64_t)(half + 1023) << 52);
@@ -211,12 +204,10 @@ double math_exp_double(double x)
 /* log(m) = 2·atanh(s), s = (m − 1)/(m + 1), |s| <= 0.172: the odd series up to s^23. */
 double math_log_double(double x)
 {
-    if (!(x > 0.0)) {
+    if (!(x > 0.0))
         return x == 0.0 ? -INFINITY : NAN;
-    }
-    if (x == INFINITY) {
+    if (x == INFINITY)
         return x;
-    }
     int64_t exponent = 0;
     if (x < 0x1p-1022) {
         x *= 0x1p54;
@@ -228,9 +219,8 @@ double math_log_double(double x)
     double s = (m - 1.0) / (m + 1.0);
     double z = s * s;
     double p = 0.0;
-    for (int i = 23; i >= 3; i -= 2) {
+    for (int i = 23; i >= 3; i -= 2)
         p = fma(p, z, 2.0 / i);
-    }
     double e = (double)exponent;
     double low = fma(s * z, p, e * 0x1.473de6af278edp-34);
     return fma(e, 0x1.62e42fefp-1, fma(2.0, s, low));
@@ -262,12 +252,10 @@ uint16_t math_f32_to_f16(float value)
     uint32_t bits = bits_of(value);
     uint32_t sign = bits >> 16 & 0x8000u;
     uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) {
+    if (magnitude > 0x7F800000u)
         return (uint16_t)(sign | 0x7E00u | (magnitude >> 13 & 0x3FFu));
-    }
-    if (magnitude >= 0x477FE000u) { /* 65504 and above, infinity too */
+    if (magnitude >= 0x477FE000u) /* 65504 and above, infinity too */
         return (uint16_t)(sign | 0x7BFFu);
-    }
     if (magnitude < 0x38800000u) { /* below 2^-14: adding ½ makes the subnormal's unit 2^-24 */
         uint32_t rounded = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
         return (uint16_t)(sign | rounded);
@@ -287,11 +275,9 @@ uint16_t math_f32_to_bf16(float value)
     uint32_t bits = bits_of(value);
     uint32_t sign = bits >> 16 & 0x8000u;
     uint32_t magnitude = bits & 0x7FFFFFFFu;
-    if (magnitude > 0x7F800000u) {
+    if (magnitude > 0x7F800000u)
         return (uint16_t)(bits >> 16 | 0x40u);
-    }
-    if (magnitude >= 0x7F7F0000u) {
+    if (magnitude >= 0x7F7F0000u)
         return (uint16_t)(sign | 0x7F7Fu);
-    }
     return (uint16_t)(sign | (magnitude + 0x7FFFu + (magnitude >> 16 & 1u)) >> 16);
 }

@@ -10,10 +10,10 @@
  *
  * Integer formats, one chain per output, blocks of 32 ascending, from 0:
  *   acc = fma((float)Σ q_w·q_a, scale_w·d, acc)         the product scale_w·d is rounded once
- *   acc = fma(minimum_w, sum_scaled, acc)               formats with a minimum
+ *   acc = fma(min_w, sum_scaled, acc)                   formats with a min
  *   Formats with a scale per 16 values take the first line for values 0–15, then for 16–31, then
- * the second line twice. scale_w = d_w·subscale and minimum_w = −(dmin·subminimum) are exact in f32
- *   (f16 times at most 8 bits), so sub-scales cost nothing per activation row; |Σ q_w·q_a| < 2^24.
+ *   the second line twice. scale_w = d_w·subscale and min_w = −(dmin·submin) are exact in f32 (f16
+ *   times at most 8 bits), so sub-scales cost nothing per activation row; |Σ q_w·q_a| < 2^24.
  * F32, F16, BF16: acc = fma(w, x, acc), k ascending, from 0.
  *   y = acc, or y = y + acc.
  *
@@ -23,10 +23,12 @@
  *
  * Packed matrices are the file's rows. Called through SCALAR_KERNELS only.
  */
-#include "engine/kernels/scalar.h"
+#include "engine/kernels/sets.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 #include "engine/kernels/block.h"
+#include "engine/kernels/format_table.h"
 #include "engine/kernels/kv_page.h"
 #include "engine/kernels/math.h"
 
@@ -35,30 +37,29 @@
 
 #define ROW_TILE 32u
 
-static uint64_t scalar_packed_bytes(enum tensor_format format, uint32_t n, uint32_t k)
+static uint64_t scalar_repacked_bytes(enum tensor_format format, uint32_t n, uint32_t k)
 {
-    uint64_t padded = ((uint64_t)n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP * KERNEL_ROW_GROUP;
-    return padded * format_row_bytes(format, k);
+    return (uint64_t)kernel_row_blocks(n) * KERNEL_ROW_BLOCK * format_row_bytes(format, k);
 }
 
-static void scalar_pack(struct packed_matrix *matrix, uint32_t first, uint32_t count,
-                        const void *rows)
+static void scalar_repack(struct repacked_matrix *matrix, uint32_t first, uint32_t count,
+                          const void *rows)
 {
-    CHECK(first % KERNEL_ROW_GROUP == 0 && first + count <= matrix->n);
-    CHECK(count % KERNEL_ROW_GROUP == 0 || first + count == matrix->n);
+    CHECK(first % KERNEL_ROW_BLOCK == 0 && first + count <= matrix->n);
+    CHECK(count % KERNEL_ROW_BLOCK == 0 || first + count == matrix->n);
     uint64_t bytes = format_row_bytes(matrix->format, matrix->k);
     uint8_t *to = (uint8_t *)matrix->data + first * bytes;
     memcpy(to, rows, count * bytes);
-    uint32_t padding = (KERNEL_ROW_GROUP - count % KERNEL_ROW_GROUP) % KERNEL_ROW_GROUP;
+    uint32_t padding = (KERNEL_ROW_BLOCK - count % KERNEL_ROW_BLOCK) % KERNEL_ROW_BLOCK;
     memset(to + count * bytes, 0, padding * bytes);
 }
 
-static const uint8_t *matrix_row(const struct packed_matrix *matrix, uint32_t row)
+static const uint8_t *matrix_row(const struct repacked_matrix *matrix, uint32_t row)
 {
     return (const uint8_t *)matrix->data + row * format_row_bytes(matrix->format, matrix->k);
 }
 
-static void scalar_unpack_row(const struct packed_matrix *matrix, uint32_t row, float *out)
+static void scalar_dequantize_row(const struct repacked_matrix *matrix, uint32_t row, float *out)
 {
     CHECK(row < matrix->n);
     block_dequantize(matrix->format, matrix_row(matrix, row), matrix->k, out);
@@ -76,7 +77,7 @@ static void quantize_block(const float *x, uint32_t count, struct activation_blo
         uint32_t bits;
         memcpy(&bits, &x[i], sizeof bits);
         bits &= 0x7FFFFFFFu;
-        largest = bits > largest ? bits : largest;
+        largest = max_u32(bits, largest);
     }
     float amax;
     memcpy(&amax, &largest, sizeof amax);
@@ -108,53 +109,49 @@ static void scalar_quantize(const struct activations *activations, uint32_t firs
         const float *x = activations->x + (uint64_t)r * k;
         struct activation_block *out = activations->quantized;
         out += (uint64_t)r * activation_stride(k);
-        for (uint32_t i = 0; i < k; i += BLOCK_VALUES) {
-            uint32_t left = k - i;
-            quantize_block(x + i, left < BLOCK_VALUES ? left : BLOCK_VALUES, out++);
-        }
+        for (uint32_t i = 0; i < k; i += BLOCK_VALUES)
+            quantize_block(x + i, min_u32(k - i, BLOCK_VALUES), out++);
     }
 }
 
 static int32_t dot16(const int8_t *weights, const int16_t *q)
 {
     int32_t dot = 0;
-    for (uint32_t i = 0; i < 16; i++) {
+    for (uint32_t i = 0; i < 16; i++)
         dot += weights[i] * q[activation_place(i)];
-    }
     return dot;
 }
 
-static float chain_block(float acc, const struct block_shape *shape, const struct weight_block *w,
+static float chain_block(float acc, const struct format_row *format, const struct weight_block *w,
                          const struct activation_block *a)
 {
     int32_t first = dot16(w->q, a->q);
     int32_t second = dot16(w->q + 16, a->q + 16);
-    if (!shape->halves) {
+    if (!format->sub_blocks) {
         acc = fmaf((float)(first + second), w->scale[0] * a->d, acc);
-        return shape->minimums ? fmaf(w->minimum[0], a->sum_scaled, acc) : acc;
+        return format->has_min ? fmaf(w->min[0], a->sum_scaled, acc) : acc;
     }
     acc = fmaf((float)first, w->scale[0] * a->d, acc);
     acc = fmaf((float)second, w->scale[1] * a->d, acc);
-    if (shape->minimums) {
-        acc = fmaf(w->minimum[0], a->half_sum_scaled[0], acc);
-        acc = fmaf(w->minimum[1], a->half_sum_scaled[1], acc);
+    if (format->has_min) {
+        acc = fmaf(w->min[0], a->sub_sum_scaled[0], acc);
+        acc = fmaf(w->min[1], a->sub_sum_scaled[1], acc);
     }
     return acc;
 }
 
 /* acc[i] = W[output] · row first + i, for count <= ROW_TILE rows. */
-static void dot_rows(const struct packed_matrix *matrix, const struct activations *activations,
+static void dot_rows(const struct repacked_matrix *matrix, const struct activations *activations,
                      uint32_t output, uint32_t first, uint32_t count, float *acc)
 {
     const uint8_t *row = matrix_row(matrix, output);
-    const struct block_shape *shape = block_shape(matrix->format);
+    const struct format_row *format = &FORMAT_TABLE[matrix->format];
     memset(acc, 0, count * sizeof *acc);
-    if (!shape) {
+    if (!format_is_quantized(matrix->format)) {
         for (uint32_t i = 0; i < matrix->k; i++) {
             float w = block_read_float(matrix->format, row, i);
-            for (uint32_t r = 0; r < count; r++) {
+            for (uint32_t r = 0; r < count; r++)
                 acc[r] = fmaf(w, activations->x[(uint64_t)(first + r) * matrix->k + i], acc[r]);
-            }
         }
         return;
     }
@@ -163,23 +160,23 @@ static void dot_rows(const struct packed_matrix *matrix, const struct activation
     for (uint32_t b = 0; b < matrix->k / BLOCK_VALUES; b++) {
         struct weight_block w;
         block_read(matrix->format, row, b, &w);
-        for (uint32_t r = 0; r < count; r++) {
-            acc[r] = chain_block(acc[r], shape, &w, &blocks[(first + r) * stride + b]);
-        }
+        for (uint32_t r = 0; r < count; r++)
+            acc[r] = chain_block(acc[r], format, &w, &blocks[(first + r) * stride + b]);
     }
 }
 
-static void scalar_matmul(const struct packed_matrix *matrix, const struct activations *activations,
-                          uint32_t first_row, uint32_t rows, uint32_t first_group, uint32_t groups,
-                          bool accumulate, float *y, size_t y_stride)
+static void scalar_matmul(const struct repacked_matrix *matrix,
+                          const struct activations *activations, uint32_t first_row, uint32_t rows,
+                          uint32_t first_block, uint32_t blocks, bool accumulate, float *y,
+                          size_t y_stride)
 {
     CHECK(activations->k == matrix->k && first_row + rows <= activations->row_count);
-    uint64_t end = ((uint64_t)first_group + groups) * KERNEL_ROW_GROUP;
-    uint32_t last = end < matrix->n ? (uint32_t)end : matrix->n;
-    for (uint32_t o = first_group * KERNEL_ROW_GROUP; o < last; o++) {
+    uint64_t end = ((uint64_t)first_block + blocks) * KERNEL_ROW_BLOCK;
+    uint32_t last = (uint32_t)min_u64(end, matrix->n);
+    for (uint32_t o = first_block * KERNEL_ROW_BLOCK; o < last; o++) {
         for (uint32_t r = 0; r < rows; r += ROW_TILE) {
             float acc[ROW_TILE];
-            uint32_t count = rows - r < ROW_TILE ? rows - r : ROW_TILE;
+            uint32_t count = min_u32(rows - r, ROW_TILE);
             dot_rows(matrix, activations, o, first_row + r, count, acc);
             for (uint32_t i = 0; i < count; i++) {
                 float *out = y + (first_row + r + i) * y_stride + o;
@@ -192,14 +189,12 @@ static void scalar_matmul(const struct packed_matrix *matrix, const struct activ
 static void scalar_rms_norm(const float *x, const float *weight, float eps, uint32_t n, float *out)
 {
     float lanes[16] = {0};
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         lanes[i % 16] = fmaf(x[i], x[i], lanes[i % 16]);
-    }
     float mean = scalar_sum_lanes(lanes) / (float)n;
     float r = 1.0f / sqrtf(mean + eps);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         out[i] = x[i] * r * weight[i];
-    }
 }
 
 static void scalar_rope(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox)
@@ -216,23 +211,20 @@ static void scalar_rope(float *head, const float *cos, const float *sin, uint32_
 
 static void scalar_silu_multiply(float *gate, const float *up, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         gate[i] = math_silu(gate[i]) * up[i];
-    }
 }
 
 static void scalar_gelu_multiply(float *gate, const float *up, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         gate[i] = math_gelu(gate[i]) * up[i];
-    }
 }
 
 static void scalar_add(float *x, const float *y, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         x[i] += y[i];
-    }
 }
 
 static void scalar_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head,
@@ -241,17 +233,17 @@ static void scalar_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t
     kv_store_with(scalar_kv_encode, kv, layer, kv_head, slot, key, value);
 }
 
-static uint64_t scalar_attention_scratch_bytes(uint32_t head_dim, uint32_t group)
+static uint64_t scalar_attention_scratch_bytes(uint32_t head_dim, uint32_t gqa_group)
 {
-    (void)group;
+    (void)gqa_group;
     return (3ull * head_dim + ATTENTION_TILE) * sizeof(float);
 }
 
 const struct kernels SCALAR_KERNELS = {
     .name = "scalar",
-    .packed_bytes = scalar_packed_bytes,
-    .pack = scalar_pack,
-    .unpack_row = scalar_unpack_row,
+    .repacked_bytes = scalar_repacked_bytes,
+    .repack = scalar_repack,
+    .dequantize_row = scalar_dequantize_row,
     .quantized_row_bytes = scalar_quantized_row_bytes,
     .quantize = scalar_quantize,
     .matmul = scalar_matmul,

@@ -44,7 +44,8 @@ void forward_embed(struct forward *forward, uint32_t first, uint32_t count)
     uint32_t width = details->config.embedding;
     for (uint32_t row = first; row < first + count; ++row) {
         float *x = forward->x + (size_t)row * width;
-        forward->kernels->unpack_row(&forward->weights.embedding, forward->batch->tokens[row], x);
+        forward->kernels->dequantize_row(&forward->weights.embedding, forward->batch->tokens[row],
+                                         x);
         if (details->architecture->scaled_embedding)
             for (uint32_t i = 0; i < width; ++i)
                 x[i] *= details->embedding_scale;
@@ -130,7 +131,7 @@ static void key_value_unit(const struct forward *forward, uint32_t layer, const 
     uint32_t first = unit * forward->unit_heads;
     uint32_t end = first + forward->unit_heads < config->kv_heads ? first + forward->unit_heads
                                                                   : config->kv_heads;
-    uint32_t group = first * dim / KERNEL_ROW_GROUP, groups = forward_groups((end - first) * dim);
+    uint32_t group = first * dim / KERNEL_ROW_BLOCK, groups = forward_groups((end - first) * dim);
     struct kv_place place = forward->places[layer];
     const uint64_t *slots = forward->slots + (size_t)place.group * forward->slot_stride;
     struct activations input = activations_of(tile, tile->work.normed, config->embedding);
@@ -164,7 +165,7 @@ static void query_unit(const struct forward *forward, uint32_t layer, const stru
         first + forward->unit_heads < config->heads ? first + forward->unit_heads : config->heads;
     struct activations input = activations_of(tile, tile->work.normed, config->embedding);
     float *q = forward->q + (size_t)tile->first * width;
-    forward->kernels->matmul(&weights->q, &input, 0, tile->rows, first * dim / KERNEL_ROW_GROUP,
+    forward->kernels->matmul(&weights->q, &input, 0, tile->rows, first * dim / KERNEL_ROW_BLOCK,
                              forward_groups((end - first) * dim), false, q, width);
     for (uint32_t row = 0; row < tile->rows; ++row)
         for (uint32_t head = first; head < end; ++head)
@@ -197,7 +198,7 @@ struct attention_task forward_attention(const struct forward *forward, uint32_t 
         .pages = sequence->pages + (size_t)place.group * sequence->group_stride,
         .first_position = forward->positions[queries->row],
         .query_count = queries->count,
-        .group = group,
+        .gqa_group = group,
         .q = forward->q + queries->row * width + head,
         .q_stride = width,
         .scale = forward->details.attention_scale,
@@ -222,7 +223,7 @@ void forward_fetch(const struct attention_task *task)
 /* ---- Projections back to the residual stream ---- */
 
 static void project(const struct forward *forward, const struct tile *tile,
-                    const struct packed_matrix *matrix, const float *input, uint32_t first,
+                    const struct repacked_matrix *matrix, const float *input, uint32_t first,
                     uint32_t groups)
 {
     uint32_t width = forward->details.config.embedding;
@@ -250,7 +251,7 @@ void forward_gate_up(const struct forward *forward, uint32_t layer, const struct
     const struct layer_weights *weights = &forward->weights.layers[layer];
     const struct model_config *config = &forward->details.config;
     uint32_t n = config->feed_forward;
-    uint32_t from = first * KERNEL_ROW_GROUP, end = (first + groups) * KERNEL_ROW_GROUP;
+    uint32_t from = first * KERNEL_ROW_BLOCK, end = (first + groups) * KERNEL_ROW_BLOCK;
     if (end > n)
         end = n;
     struct activations input = activations_of(tile, tile->work.normed, config->embedding);

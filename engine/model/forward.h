@@ -125,14 +125,13 @@ static inline bool forward_has_post_norms(const struct forward *forward)
 /* Row groups of a matrix of n rows. */
 static inline uint32_t forward_groups(uint32_t n)
 {
-    return (n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
+    return (n + KERNEL_ROW_BLOCK - 1) / KERNEL_ROW_BLOCK;
 }
 
 /* Are this matrix's inputs used in their quantized form? */
-static inline bool forward_reads_quantized(const struct packed_matrix *matrix)
+static inline bool forward_reads_quantized(const struct repacked_matrix *matrix)
 {
-    return matrix->format != FORMAT_F32 && matrix->format != FORMAT_F16 &&
-           matrix->format != FORMAT_BF16;
+    return format_is_quantized(matrix->format);
 }
 
 #endif

@@ -132,7 +132,7 @@ static void norm(const float *x, const float *weight, float eps, uint32_t n, flo
 }
 
 /* y [rows][n] = x [rows][k] · W^T, or y += */
-static void multiply(const struct openblas *model, const struct packed_matrix *matrix,
+static void multiply(const struct openblas *model, const struct repacked_matrix *matrix,
                      const float *x, uint32_t rows, bool add, float *y)
 {
     model->sgemm(ROW_MAJOR, NO_TRANSPOSE, TRANSPOSE, (int)rows, (int)matrix->n, (int)matrix->k,
@@ -251,8 +251,8 @@ static void attend_run(void *arg, unsigned thread)
 /* ---- Layers ---- */
 
 /* x += sub-layer's result, through the post norm when there is one. */
-static void project(struct openblas *model, const struct packed_matrix *matrix, const float *input,
-                    const float *post)
+static void project(struct openblas *model, const struct repacked_matrix *matrix,
+                    const float *input, const float *post)
 {
     const struct model_config *config = &model->details.config;
     uint32_t rows = model->batch->row_count, width = config->embedding;

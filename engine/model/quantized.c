@@ -326,10 +326,10 @@ static bool item_groups(const struct quantized *model, uint32_t item, uint32_t n
 
 /* The thread's next matrix: what it waits for from now on, it spends on fetching these groups. */
 static void look_at_groups(struct quantized *model, unsigned thread,
-                           const struct packed_matrix *matrix, struct group_range range)
+                           const struct repacked_matrix *matrix, struct group_range range)
 {
     uint64_t group_bytes =
-        model->forward.kernels->packed_bytes(matrix->format, KERNEL_ROW_GROUP, matrix->k);
+        model->forward.kernels->repacked_bytes(matrix->format, KERNEL_ROW_BLOCK, matrix->k);
     uint64_t bytes = range.count * group_bytes;
     const uint8_t *at = (const uint8_t *)matrix->data + range.first * group_bytes;
     model->states[thread].ahead =
@@ -337,7 +337,7 @@ static void look_at_groups(struct quantized *model, unsigned thread,
 }
 
 /* The same for the first of a matrix's items that the thread takes. */
-static void look_at(struct quantized *model, unsigned thread, const struct packed_matrix *matrix)
+static void look_at(struct quantized *model, unsigned thread, const struct repacked_matrix *matrix)
 {
     struct group_range range;
     if (item_groups(model, thread, matrix->n, &range))
@@ -661,7 +661,7 @@ static void step_by_rows(struct quantized *model, unsigned thread)
 {
     uint32_t layers = model->forward.details.config.layers;
     for (uint32_t layer = 0; layer < layers; ++layer) {
-        const struct packed_matrix *output = &model->forward.weights.layers[layer].output;
+        const struct repacked_matrix *output = &model->forward.weights.layers[layer].output;
         look_at_groups(model, thread, output, (struct group_range){0, forward_groups(output->n)});
         tiles_between(model, thread, layer);
         if (is_last(model, layer) && model->forward.batch->logits_row_count == 0)
@@ -707,10 +707,10 @@ static void cap_logits(const struct quantized *model, struct group_range range)
 {
     uint32_t n = model->forward.weights.head.n;
     float cap = model->forward.details.final_cap;
-    uint32_t end = (range.first + range.count) * KERNEL_ROW_GROUP;
+    uint32_t end = (range.first + range.count) * KERNEL_ROW_BLOCK;
     end = end < n ? end : n;
     for (uint32_t row = 0; row < model->logits_count; ++row)
-        for (uint32_t o = range.first * KERNEL_ROW_GROUP; o < end; ++o) {
+        for (uint32_t o = range.first * KERNEL_ROW_BLOCK; o < end; ++o) {
             float *y = &model->logits_out[(size_t)row * n + o];
             *y = cap * math_tanh(*y / cap);
         }
@@ -720,7 +720,7 @@ static void logits_run(void *arg, unsigned thread)
 {
     struct quantized *model = arg;
     const struct forward *forward = &model->forward;
-    const struct packed_matrix *head = &forward->weights.head;
+    const struct repacked_matrix *head = &forward->weights.head;
     uint32_t rows = model->logits_count;
     bool alone = rows <= ALONE_ROWS_MAX;
     float *x = forward->hidden + (size_t)model->logits_first * head->k;
@@ -802,7 +802,7 @@ static void set_units(struct forward *forward)
 {
     const struct model_config *config = &forward->details.config;
     forward->unit_heads = 1;
-    while (forward->unit_heads * config->head_dim % KERNEL_ROW_GROUP != 0)
+    while (forward->unit_heads * config->head_dim % KERNEL_ROW_BLOCK != 0)
         ++forward->unit_heads;
     forward->kv_units = (config->kv_heads + forward->unit_heads - 1) / forward->unit_heads;
     forward->query_units = (config->heads + forward->unit_heads - 1) / forward->unit_heads;
@@ -854,12 +854,12 @@ static enum status map_memory(struct quantized *model, const struct backend_star
 static uint32_t least_tile_rows(const struct forward *forward)
 {
     const struct layer_weights *layer = &forward->weights.layers[0];
-    const struct packed_matrix *matrices[] = {&layer->q,    &layer->k,  &layer->v,   &layer->output,
-                                              &layer->gate, &layer->up, &layer->down};
+    const struct repacked_matrix *matrices[] = {
+        &layer->q, &layer->k, &layer->v, &layer->output, &layer->gate, &layer->up, &layer->down};
     uint64_t bytes = 0;
     for (size_t i = 0; i < sizeof matrices / sizeof matrices[0]; ++i)
         bytes +=
-            forward->kernels->packed_bytes(matrices[i]->format, matrices[i]->n, matrices[i]->k);
+            forward->kernels->repacked_bytes(matrices[i]->format, matrices[i]->n, matrices[i]->k);
     return bytes <= LAYER_BYTES_SHARED ? TILE_ROWS_MIN : TILE_ROWS_MIN_LARGE;
 }
 

@@ -114,7 +114,7 @@ struct item {
     uint32_t first_row;
     uint32_t all_rows; /* of the tensor */
     bool optional;
-    struct packed_matrix *matrix; /* where it goes; NULL while nothing is loaded */
+    struct repacked_matrix *matrix; /* where it goes; NULL while nothing is loaded */
     float **vector;
 };
 
@@ -152,7 +152,7 @@ static enum status walk_layer(const struct gguf *gguf, const struct model_detail
         if (visitor->weights != NULL) {
             char *place = (char *)&visitor->weights->layers[layer] + rule->place;
             if (item.rows > 0)
-                item.matrix = (struct packed_matrix *)(void *)place;
+                item.matrix = (struct repacked_matrix *)(void *)place;
             else
                 item.vector = (float **)(void *)place;
         }
@@ -191,11 +191,6 @@ static enum status walk(const struct gguf *gguf, const struct model_details *det
 
 /* ---- Checking ---- */
 
-static bool is_float(uint32_t format)
-{
-    return format == FORMAT_F32 || format == FORMAT_F16 || format == FORMAT_BF16;
-}
-
 static enum status check_item(void *arg, const struct item *item, struct error *error)
 {
     struct model_config *config = arg;
@@ -212,9 +207,9 @@ static enum status check_item(void *arg, const struct item *item, struct error *
                          (unsigned long long)rows);
     const char *format = format_info(tensor->format)->name;
     bool computed = item->rows == 0
-                        ? is_float(tensor->format)
-                        : kernels_available()[0]->packed_bytes((enum tensor_format)tensor->format,
-                                                               item->rows, item->columns) > 0;
+                        ? !format_is_quantized(tensor->format)
+                        : kernels_available()[0]->repacked_bytes((enum tensor_format)tensor->format,
+                                                                 item->rows, item->columns) > 0;
     if (!computed)
         return error_set(error, STATUS_UNSUPPORTED, item->name,
                          "tensor '%s' is in format %s, which is not supported %s", item->name,
@@ -326,8 +321,8 @@ static uint64_t item_bytes(const struct sizer *sizer, const struct item *item)
     else if (sizer->form == WEIGHTS_F32)
         bytes = (uint64_t)item->rows * item->columns * sizeof(float);
     else
-        bytes = sizer->kernels->packed_bytes((enum tensor_format)item->tensor->format, item->rows,
-                                             item->columns);
+        bytes = sizer->kernels->repacked_bytes((enum tensor_format)item->tensor->format, item->rows,
+                                               item->columns);
     return bytes_align(bytes, ALIGNMENT);
 }
 
@@ -359,8 +354,8 @@ uint64_t weights_bytes(const struct gguf *gguf, const struct model_details *deta
 /* Rows of a tensor that are read at once: whole row groups, about PIECE_BYTES. */
 static uint32_t piece_rows(uint64_t row_bytes)
 {
-    uint64_t rows = PIECE_BYTES / row_bytes / KERNEL_ROW_GROUP * KERNEL_ROW_GROUP;
-    return rows > 0 ? (uint32_t)rows : KERNEL_ROW_GROUP;
+    uint64_t rows = PIECE_BYTES / row_bytes / KERNEL_ROW_BLOCK * KERNEL_ROW_BLOCK;
+    return rows > 0 ? (uint32_t)rows : KERNEL_ROW_BLOCK;
 }
 
 struct transient_sizes {
@@ -379,8 +374,8 @@ static enum status size_transient(void *arg, const struct item *item, struct err
         uint64_t row_bytes = format_row_bytes(item->tensor->format, item->columns);
         uint32_t rows = piece_rows(row_bytes);
         bytes = row_bytes * (rows < item->rows ? rows : item->rows);
-        group = sizes->kernels->packed_bytes((enum tensor_format)item->tensor->format,
-                                             KERNEL_ROW_GROUP, item->columns);
+        group = sizes->kernels->repacked_bytes((enum tensor_format)item->tensor->format,
+                                               KERNEL_ROW_BLOCK, item->columns);
     }
     if (bytes > sizes->piece)
         sizes->piece = bytes;
@@ -434,7 +429,7 @@ static void add_checksum(struct load *load, const uint8_t *bytes, uint64_t lengt
 /* One piece, packed or unpacked by all threads. */
 struct piece_job {
     struct load *load;
-    struct packed_matrix *matrix;
+    struct repacked_matrix *matrix;
     enum tensor_format format; /* in the file */
     uint32_t first; /* row of the matrix where the piece starts; a multiple of the row group */
     uint32_t count;
@@ -445,12 +440,12 @@ static void unpack_group(const struct piece_job *job, unsigned thread, uint32_t 
 {
     const struct load *load = job->load;
     const struct kernels *kernels = load->loader->kernels;
-    struct packed_matrix group = {job->format, count, job->matrix->k,
-                                  load->groups + thread * load->group_bytes};
-    kernels->pack(&group, 0, count, rows);
+    struct repacked_matrix group = {job->format, count, job->matrix->k,
+                                    load->groups + thread * load->group_bytes};
+    kernels->repack(&group, 0, count, rows);
     for (uint32_t i = 0; i < count; ++i)
-        kernels->unpack_row(&group, i,
-                            (float *)job->matrix->data + (uint64_t)(first + i) * job->matrix->k);
+        kernels->dequantize_row(
+            &group, i, (float *)job->matrix->data + (uint64_t)(first + i) * job->matrix->k);
 }
 
 static void piece_run(void *arg, unsigned thread)
@@ -458,14 +453,14 @@ static void piece_run(void *arg, unsigned thread)
     const struct piece_job *job = arg;
     const struct weights_loader *loader = job->load->loader;
     uint64_t row_bytes = format_row_bytes(job->format, job->matrix->k);
-    for (uint32_t item = thread; item * KERNEL_ROW_GROUP < job->count;
+    for (uint32_t item = thread; item * KERNEL_ROW_BLOCK < job->count;
          item = workers_next(loader->workers)) {
-        uint32_t at = item * KERNEL_ROW_GROUP;
-        uint32_t count = job->count - at < KERNEL_ROW_GROUP ? job->count - at : KERNEL_ROW_GROUP;
+        uint32_t at = item * KERNEL_ROW_BLOCK;
+        uint32_t count = job->count - at < KERNEL_ROW_BLOCK ? job->count - at : KERNEL_ROW_BLOCK;
         const uint8_t *rows = job->load->piece + at * row_bytes;
         add_checksum(job->load, rows, count * row_bytes, job->load->done_bytes + at * row_bytes);
         if (loader->form == WEIGHTS_PACKED)
-            loader->kernels->pack(job->matrix, job->first + at, count, rows);
+            loader->kernels->repack(job->matrix, job->first + at, count, rows);
         else
             unpack_group(job, thread, job->first + at, count, rows);
     }
@@ -476,8 +471,8 @@ static enum status load_matrix(struct load *load, const struct item *item, struc
     const struct weights_loader *loader = load->loader;
     enum tensor_format format = (enum tensor_format)item->tensor->format;
     bool packed = loader->form == WEIGHTS_PACKED;
-    *item->matrix = (struct packed_matrix){packed ? format : FORMAT_F32, item->rows, item->columns,
-                                           load->block + load->sizer.bytes};
+    *item->matrix = (struct repacked_matrix){packed ? format : FORMAT_F32, item->rows,
+                                             item->columns, load->block + load->sizer.bytes};
     uint64_t row_bytes = format_row_bytes(format, item->columns);
     uint32_t step = piece_rows(row_bytes);
     for (uint32_t first = 0; first < item->rows; first += step) {

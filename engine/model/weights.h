@@ -15,11 +15,11 @@
 #include <stdint.h>
 
 struct layer_weights {
-    struct packed_matrix q;                      /* [heads·head_dim][embedding] */
-    struct packed_matrix k, v;                   /* [kv_heads·head_dim][embedding] */
-    struct packed_matrix output;                 /* [embedding][heads·head_dim] */
-    struct packed_matrix gate, up;               /* [feed_forward][embedding] */
-    struct packed_matrix down;                   /* [embedding][feed_forward] */
+    struct repacked_matrix q;                    /* [heads·head_dim][embedding] */
+    struct repacked_matrix k, v;                 /* [kv_heads·head_dim][embedding] */
+    struct repacked_matrix output;               /* [embedding][heads·head_dim] */
+    struct repacked_matrix gate, up;             /* [feed_forward][embedding] */
+    struct repacked_matrix down;                 /* [embedding][feed_forward] */
     float *attention_norm, *feed_norm;           /* [embedding] */
     float *post_attention_norm, *post_feed_norm; /* [embedding] or NULL */
     float *q_norm, *k_norm;                      /* [head_dim] or NULL */
@@ -37,8 +37,8 @@ struct weights {
     uint64_t checksum; /* of all that was read of the file, the same for any form and threads */
     struct layer_weights *layers;
     float *output_norm;
-    struct packed_matrix embedding; /* [vocabulary][embedding] */
-    struct packed_matrix head;      /* the same data as embedding when tied */
+    struct repacked_matrix embedding; /* [vocabulary][embedding] */
+    struct repacked_matrix head;      /* the same data as embedding when tied */
 };
 
 /* Check every tensor against the details, set the config's vocabulary, tied_output, parameter_count

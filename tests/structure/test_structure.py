@@ -36,8 +36,11 @@ ENGINE_ARROWS = {
 # Headers of engine/ itself that its parts may include: plain data that passes between them.
 ENGINE_SHARED = {"engine/batch.h"}
 # Headers of the folder above that a part stands on. The scheduler schedules completions and counts what it
-# does; the file of the prefix cache keeps its slots in the pool and the index that the pager keeps pages in.
+# does; the file of the prefix cache keeps its slots in the pool and the index that the pager keeps pages in; the
+# kernels for instruction sets stand on the table of formats and the layouts that the specification reads too.
 BELOW = {
+    "engine/kernels/vector": {"engine/kernels/%s.h" % name for name in
+                              ["attention", "block", "format_table", "kernel_set", "kv_page", "repack", "sets"]},
     "engine/scheduler": {"engine/completion_private.h", "engine/engine_metrics.h"},
     "pager/disk": {"pager/page_pool.h", "pager/prefix_index.h"},
 }

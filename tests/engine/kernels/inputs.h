@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/kernels/block.h"
+#include "engine/kernels/format_table.h"
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/math.h"
 
@@ -15,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const enum tensor_format FORMATS[] = {FORMAT_F32,  FORMAT_F16,    FORMAT_BF16,  FORMAT_Q4_0,
-                                             FORMAT_Q4_1, FORMAT_Q5_0,   FORMAT_Q5_1,  FORMAT_Q8_0,
-                                             FORMAT_Q2_K, FORMAT_Q3_K,   FORMAT_Q4_K,  FORMAT_Q5_K,
-                                             FORMAT_Q6_K, FORMAT_IQ4_NL, FORMAT_IQ4_XS};
+static const enum tensor_format FORMATS[] = {
+    FORMAT_F32,  FORMAT_F16,    FORMAT_BF16,   FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q5_0,
+    FORMAT_Q5_1, FORMAT_Q8_0,   FORMAT_Q2_K,   FORMAT_Q3_K, FORMAT_Q4_K, FORMAT_Q5_K,
+    FORMAT_Q6_K, FORMAT_IQ4_NL, FORMAT_IQ4_XS, FORMAT_MXFP4};
 #define FORMAT_COUNT (sizeof FORMATS / sizeof FORMATS[0])
 
 static uint64_t random_state = 1;
@@ -33,9 +34,8 @@ static inline uint32_t random_u32(void)
 static inline float random_float(void) /* about normal, within ±3.5 */
 {
     float sum = 0;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 12; i++)
         sum += (float)random_u32() * 0x1p-32f;
-    }
     return (sum - 6) * 0.6f;
 }
 
@@ -59,9 +59,8 @@ static inline void fill_floats(float *x, size_t count, enum spice spice)
             scale = SCALES[random_u32() % (sizeof SCALES / sizeof SCALES[0])];
         }
         x[i] = random_float() * scale;
-        if (spice == WILD && random_u32() % 50 == 0) {
+        if (spice == WILD && random_u32() % 50 == 0)
             x[i] = 0.0f;
-        }
         if (spice == BROKEN && random_u32() % 97 == 0) {
             static const float ODD[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-45f, -0.0f};
             x[i] = ODD[random_u32() % (sizeof ODD / sizeof ODD[0])];
@@ -71,9 +70,8 @@ static inline void fill_floats(float *x, size_t count, enum spice spice)
 
 static inline uint16_t random_f16(enum spice spice)
 {
-    if (spice == PLAIN) {
+    if (spice == PLAIN)
         return math_f32_to_f16(random_float() * 0.02f);
-    }
     uint16_t bits = (uint16_t)random_u32();
     return spice == WILD && (bits & 0x7C00) == 0x7C00 ? (uint16_t)(bits & 0xBFFF) : bits;
 }
@@ -82,22 +80,16 @@ static inline uint16_t random_f16(enum spice spice)
 static inline void fill_weights(uint8_t *rows, enum tensor_format format, uint32_t n, uint32_t k,
                                 enum spice spice)
 {
-    static const int FIELDS[FORMAT_LIMIT][2] = {
-        [FORMAT_Q4_0] = {0, -1},   [FORMAT_Q4_1] = {0, 2},    [FORMAT_Q5_0] = {0, -1},
-        [FORMAT_Q5_1] = {0, 2},    [FORMAT_Q8_0] = {0, -1},   [FORMAT_Q2_K] = {80, 82},
-        [FORMAT_Q3_K] = {108, -1}, [FORMAT_Q4_K] = {0, 2},    [FORMAT_Q5_K] = {0, 2},
-        [FORMAT_Q6_K] = {208, -1}, [FORMAT_IQ4_NL] = {0, -1}, [FORMAT_IQ4_XS] = {0, -1}};
     uint64_t bytes = n * format_row_bytes(format, k);
     if (format == FORMAT_F32) {
         fill_floats((float *)(void *)rows, (size_t)n * k, spice);
         return;
     }
-    for (uint64_t i = 0; i < bytes; i++) {
+    for (uint64_t i = 0; i < bytes; i++)
         rows[i] = (uint8_t)random_u32();
-    }
     uint32_t block_bytes = format_info(format)->block_bytes;
     for (uint64_t at = 0; at < bytes; at += block_bytes) {
-        if (!block_shape(format)) {
+        if (!format_is_quantized(format)) {
             float value = random_float();
             uint32_t bits;
             memcpy(&bits, &value, 4);
@@ -107,9 +99,14 @@ static inline void fill_weights(uint8_t *rows, enum tensor_format format, uint32
             memcpy(rows + at, &half, 2);
             continue;
         }
-        for (int f = 0; f < 2 && FIELDS[format][f] >= 0; f++) {
+        const struct format_field *fields = FORMAT_TABLE[format].fields;
+        for (int f = FIELD_D; f <= (FORMAT_TABLE[format].has_min ? FIELD_MIN : FIELD_D); f++) {
             uint16_t half = random_f16(spice);
-            memcpy(rows + at + FIELDS[format][f], &half, 2);
+            if (fields[f].width == 1) { /* E8M0 */
+                rows[at + fields[f].at] = (uint8_t)(spice == PLAIN ? 118 + half % 8 : half);
+                continue;
+            }
+            memcpy(rows + at + fields[f].at, &half, 2);
         }
     }
 }

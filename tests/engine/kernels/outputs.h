@@ -73,6 +73,9 @@ static const struct output OUTPUTS[] = {
     {"attention q4_0 64", 0xc650ff6b15edf960},
     {"attention q4_0 96", 0xde5a07c3b90fdc33},
     {"math", 0xd8c2feed73ed7b36},
+    {"matmul MXFP4 plain", 0xbeec88be29447180},
+    {"matmul MXFP4 wild", 0xcad60ce167c27319},
+    {"matmul MXFP4 broken", 0xe5e1d9e7f77c4204},
 };
 
 #endif

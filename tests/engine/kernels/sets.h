@@ -20,9 +20,8 @@ static inline const struct kernels *const *sets_tested(void)
     static const struct kernels *sets[2];
     const struct kernels *wide; /* the CPU must have all of AVX-512 that we use */
     struct error error;
-    if (kernels_select("avx512", &wide, &error) == STATUS_OK) {
+    if (kernels_select("avx512", &wide, &error) == STATUS_OK)
         sets[0] = &TESTED_SET;
-    }
     return sets;
 #else
     return kernels_available();

@@ -58,9 +58,8 @@ static struct sequence sequence_make(enum kv_type type, uint32_t length, uint32_
         s.keys[i] = random_float();
         s.values[i] = i % 1000 == 999 ? -0.0f : random_float();
     }
-    for (size_t i = 0; i < kv * group; i++) {
+    for (size_t i = 0; i < kv * group; i++)
         s.queries[i] = random_float();
-    }
     return s;
 }
 
@@ -86,9 +85,8 @@ static struct paged paged_make(const struct kernels *kernels, const struct seque
     paged.kv = kv_layout_of(s->type, layers, s->kv_heads, s->head_dim, page_size);
     paged.kv.pool = allocate(paged.kv.page_bytes * (count + 1));
     paged.pages = malloc(count * sizeof *paged.pages);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         paged.pages[i] = i + 1;
-    }
     for (uint32_t i = count; i > 1; i--) {
         uint32_t j = random_u32() % i, page = paged.pages[i - 1];
         paged.pages[i - 1] = paged.pages[j];
@@ -131,16 +129,15 @@ static void assert_same(const float *expected, const float *got, size_t count, c
 /* Segment by segment, the last one first, and then together: the same bits as at once. */
 static void check_segments(const struct kernels *kernels, struct attention_task task)
 {
-    size_t head_dim = task.kv->head_dim, floats = task.group * (head_dim + 2);
+    size_t head_dim = task.kv->head_dim, floats = task.gqa_group * (head_dim + 2);
     const float *expected = task.out;
     uint32_t segments = attention_segments(&task);
     float *parts = allocate(segments * floats * sizeof(float));
-    task.out = allocate(task.group * head_dim * sizeof(float));
-    for (uint32_t s = segments; s-- > 0;) {
+    task.out = allocate(task.gqa_group * head_dim * sizeof(float));
+    for (uint32_t s = segments; s-- > 0;)
         kernels->attention_segment(&task, s, parts + s * floats);
-    }
     kernels->attention_merge(&task, parts);
-    assert_same(expected, task.out, task.group * head_dim, "segments");
+    assert_same(expected, task.out, task.gqa_group * head_dim, "segments");
     free(task.out);
     free(parts);
 }
@@ -163,7 +160,7 @@ static float *attend(const struct kernels *kernels, const struct sequence *s,
                 .pages = paged->pages,
                 .first_position = first + i,
                 .query_count = count - i < tile ? count - i : tile,
-                .group = s->group,
+                .gqa_group = s->group,
                 .q = s->queries + (first + i) * stride + head,
                 .q_stride = stride,
                 .scale = 1.0f / sqrtf((float)s->head_dim),
@@ -174,9 +171,8 @@ static float *attend(const struct kernels *kernels, const struct sequence *s,
                 .scratch = scratch,
             };
             kernels->attention(&task);
-            if (task.query_count == 1 && (attention_segments(&task) > 1 || i % 16 == 0)) {
+            if (task.query_count == 1 && (attention_segments(&task) > 1 || i % 16 == 0))
                 check_segments(kernels, task);
-            }
         }
     }
     free(scratch);
@@ -191,9 +187,8 @@ static void check_all(const struct sequence *s, struct options options, uint32_t
     struct paged reference = paged_make(scalar, s, 16);
     float *expected = attend(scalar, s, &reference, options, first, count, 1);
     size_t values = (size_t)count * s->kv_heads * s->group * s->head_dim;
-    for (size_t i = 0; i < values; i++) {
+    for (size_t i = 0; i < values; i++)
         ck_assert(isfinite(expected[i]));
-    }
     for (const struct kernels *const *at = kernels_available(); *at; at++) {
         bool slow = *at == scalar; /* which ignores how queries are tiled */
         for (uint32_t page_size = 8; page_size <= 64; page_size *= slow ? 8 : 2) {
@@ -224,9 +219,8 @@ START_TEST(head_sizes_equal_the_specification)
     static const uint32_t GROUPS[] = {1, 3, 4, 8};
     enum kv_type type = (enum kv_type)(_i / 8);
     uint32_t head_dim = DIMS[_i % 8];
-    if (head_dim % kv_type_block(type)) {
+    if (head_dim % kv_type_block(type))
         return;
-    }
     for (int g = 0; g < (type == KV_F16 ? 4 : 2); g++) {
         struct sequence s = sequence_make(type, 83, head_dim, GROUPS[g]);
         check_all(&s, (struct options){0, 0}, 0, 83, (const uint32_t[]){16, 7}, 2);
@@ -251,9 +245,8 @@ END_TEST
 START_TEST(every_tile_of_queries_gives_the_same)
 {
     struct sequence s = sequence_make((enum kv_type)_i, 150, 64, 3);
-    if (_i == KV_F16) {
+    if (_i == KV_F16)
         check_all(&s, (struct options){0, 0}, 0, 150, ALL_TILES, 8);
-    }
     check_all(&s, (struct options){0, 0}, 57, 31, ALL_TILES, 8);
     sequence_free(&s);
 }
@@ -263,9 +256,8 @@ START_TEST(segments_are_merged_alike)
 {
     static const uint32_t POSITIONS[] = {511, 512, 513, 1030};
     struct sequence s = sequence_make((enum kv_type)_i, 1031, 64, 3);
-    for (int i = _i == KV_F16 ? 0 : 2; i < 4; i++) {
+    for (int i = _i == KV_F16 ? 0 : 2; i < 4; i++)
         check_all(&s, (struct options){0, 0}, POSITIONS[i], 1, (const uint32_t[]){1}, 1);
-    }
     if (_i == KV_F16) {
         check_all(&s, (struct options){0, 0}, 505, 16, ALL_TILES, 8);
         check_all(&s, (struct options){0, 0}, 1015, 16, (const uint32_t[]){16}, 1);
@@ -283,9 +275,8 @@ START_TEST(windows_and_soft_caps_equal_the_specification)
                   (const uint32_t[]){16, 5}, 2);
         check_all(&s, (struct options){WINDOWS[i], 0}, 0, 32, (const uint32_t[]){16}, 1);
     }
-    if (_i == KV_F16) {
+    if (_i == KV_F16)
         check_all(&s, (struct options){0, 0.5f}, 660, 40, ALL_TILES, 8);
-    }
     sequence_free(&s);
 }
 END_TEST
@@ -295,9 +286,8 @@ START_TEST(extreme_scores_equal_the_specification)
 {
     struct sequence s = sequence_make((enum kv_type)_i, 140, 64, 3);
     size_t queries = (size_t)s.length * s.kv_heads * s.group * s.head_dim;
-    for (size_t i = 0; i < queries; i++) {
+    for (size_t i = 0; i < queries; i++)
         s.queries[i] *= 200.0f;
-    }
     check_all(&s, (struct options){0, 0}, 100, 40, (const uint32_t[]){16, 3}, 2);
     s.keys[64 * 2 * 50] = 1e9f; /* f16 stores 65504 */
     check_all(&s, (struct options){0, 0}, 100, 40, (const uint32_t[]){16}, 1);
@@ -329,9 +319,8 @@ START_TEST(what_is_not_visible_is_not_read)
             struct paged paged = paged_make(*at, &s, page_size);
             struct options options = {40, 0};
             float *expected = attend(*at, &s, &paged, options, 290, 11, 4);
-            for (uint32_t page = 0; page < (290 + 1 - 40) / page_size; page++) {
+            for (uint32_t page = 0; page < (290 + 1 - 40) / page_size; page++)
                 paged.pages[page] = 0xFFFFFFF0u; /* far outside the pool */
-            }
             float *got = attend(*at, &s, &paged, options, 290, 11, 4);
             assert_same(expected, got, 11 * row, (*at)->name);
             free(expected);
@@ -355,9 +344,8 @@ static double stored(enum kv_type type, const float *x, uint32_t i)
     case KV_BF16:
         return (double)math_bf16_to_f32(math_f32_to_bf16(x[i]));
     default:
-        for (int j = 0; j < 32; j++) {
+        for (int j = 0; j < 32; j++)
             m = fabsf(x[j]) > fabsf(m) || (x[j] < 0 && -x[j] == m) ? x[j] : m;
-        }
         float d = math_f16_to_f32(math_f32_to_f16(type == KV_Q8_0 ? fabsf(m) / 127 : m / -8));
         double q = d != 0 ? rint((double)(x[i] / d)) : 0;
         return (double)d * (type == KV_Q8_0 ? fmin(fmax(q, -127), 127) : fmin(fmax(q, -8), 7));
@@ -380,9 +368,8 @@ START_TEST(the_specification_is_softmax)
             for (uint32_t t = 0; t <= position; t++) {
                 const float *k = s.keys + ((size_t)t * s.kv_heads + head / s.group) * 64;
                 scores[t] = 0;
-                for (uint32_t d = 0; d < 64; d++) {
+                for (uint32_t d = 0; d < 64; d++)
                     scores[t] += (double)q[d] * stored(s.type, k + d / 32 * 32, d % 32);
-                }
                 scores[t] /= 8;
                 largest = fmax(largest, scores[t]);
             }
@@ -390,13 +377,11 @@ START_TEST(the_specification_is_softmax)
                 const float *v = s.values + ((size_t)t * s.kv_heads + head / s.group) * 64;
                 double p = exp(scores[t] - largest);
                 sum += p;
-                for (uint32_t d = 0; d < 64; d++) {
+                for (uint32_t d = 0; d < 64; d++)
                     exact[d] += p * stored(s.type, v + d / 32 * 32, d % 32);
-                }
             }
-            for (int d = 0; d < 64; d++) {
+            for (int d = 0; d < 64; d++)
                 ck_assert_double_eq_tol(got[head * 64 + d], exact[d] / sum, 2e-6);
-            }
         }
         free(got);
     }
@@ -469,7 +454,7 @@ static void read_back(enum kv_type type, const float x[32], float out[32])
     struct attention_task task = {.kv = &kv,
                                   .pages = (const uint32_t[]){0},
                                   .query_count = 1,
-                                  .group = 1,
+                                  .gqa_group = 1,
                                   .q = zero,
                                   .q_stride = 32,
                                   .scale = 1,
@@ -538,9 +523,8 @@ START_TEST(blocks_are_those_of_ggml)
             struct kv_layout kv = kv_layout_of((enum kv_type)type, 1, 1, 32, 8);
             uint8_t pool[2 * 34 * 8] __attribute__((aligned(64))), block[34];
             float x[32], expected[32], got[32];
-            for (int i = 0; i < 32; i++) {
+            for (int i = 0; i < 32; i++)
                 x[i] = random_float();
-            }
             kv.pool = pool;
             scalar->kv_store(&kv, 0, 0, 3, x, x);
             const uint8_t *values = pool + kv.plane_bytes;
@@ -549,9 +533,8 @@ START_TEST(blocks_are_those_of_ggml)
             memcpy(block + 2, values + 2 * 8 + 3 * size, size);
             block_dequantize(type == KV_Q8_0 ? FORMAT_Q8_0 : FORMAT_Q4_0, block, 32, expected);
             read_back((enum kv_type)type, x, got);
-            for (int i = 0; i < 32; i++) { /* 0 + −0 is 0 */
+            for (int i = 0; i < 32; i++) /* 0 + −0 is 0 */
                 ck_assert_float_eq(expected[i], got[i]);
-            }
             ck_assert_mem_eq(pool + 2 * 3, block, 2); /* the key's scale */
         }
     }

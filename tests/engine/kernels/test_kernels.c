@@ -38,18 +38,18 @@ struct matmul_inputs {
     float *y; /* what is there before */
 };
 
-static struct packed_matrix pack(const struct kernels *kernels, const struct problem *problem,
-                                 const uint8_t *weights)
+static struct repacked_matrix pack(const struct kernels *kernels, const struct problem *problem,
+                                   const uint8_t *weights)
 {
-    struct packed_matrix matrix = {problem->format, problem->n, problem->k, NULL};
-    uint64_t bytes = kernels->packed_bytes(problem->format, problem->n, problem->k);
+    struct repacked_matrix matrix = {problem->format, problem->n, problem->k, NULL};
+    uint64_t bytes = kernels->repacked_bytes(problem->format, problem->n, problem->k);
     ck_assert_uint_gt(bytes, 0);
     matrix.data = allocate(bytes);
     uint64_t row_bytes = format_row_bytes(problem->format, problem->k);
     for (uint32_t first = 0; first < problem->n;) { /* in pieces of 16 and 32 rows */
         uint32_t count = 16 + random_u32() % 2 * 16;
         count = count < problem->n - first ? count : problem->n - first;
-        kernels->pack(&matrix, first, count, weights + first * row_bytes);
+        kernels->repack(&matrix, first, count, weights + first * row_bytes);
         first += count;
     }
     return matrix;
@@ -71,12 +71,12 @@ static struct activations quantize(const struct kernels *kernels, const struct p
 static float *multiply(const struct kernels *kernels, const struct problem *problem,
                        const struct matmul_inputs *inputs, uint32_t pieces)
 {
-    struct packed_matrix matrix = pack(kernels, problem, inputs->weights);
+    struct repacked_matrix matrix = pack(kernels, problem, inputs->weights);
     struct activations activations = quantize(kernels, problem, inputs->x);
     size_t stride = problem->n + 3;
     float *y = allocate(problem->rows * stride * sizeof *y);
     memcpy(y, inputs->y, problem->rows * stride * sizeof *y);
-    uint32_t groups = (problem->n + KERNEL_ROW_GROUP - 1) / KERNEL_ROW_GROUP;
+    uint32_t groups = (problem->n + KERNEL_ROW_BLOCK - 1) / KERNEL_ROW_BLOCK;
     uint32_t row_split = pieces > 1 ? problem->rows / 3 : 0;
     for (uint32_t piece = 0; piece < pieces; piece++) {
         uint32_t first = groups * piece / pieces, last = groups * (piece + 1) / pieces;
@@ -84,9 +84,8 @@ static float *multiply(const struct kernels *kernels, const struct problem *prob
             kernels->matmul(&matrix, &activations, r, 1, first, last - first, problem->accumulate,
                             y, stride);
         }
-        if (piece > 0 && piece + 1 == pieces) {
+        if (piece > 0 && piece + 1 == pieces)
             break;
-        }
         kernels->matmul(&matrix, &activations, 0, row_split, first, last - first,
                         problem->accumulate, y, stride);
         kernels->matmul(&matrix, &activations, row_split, problem->rows - row_split, first,
@@ -136,9 +135,8 @@ START_TEST(matmul_equals_the_specification)
     for (size_t i = 0; i < sizeof KS / sizeof KS[0]; i++) {
         for (int spice = 0; spice < SPICE_COUNT; spice++) {
             struct problem problem = {.format = FORMATS[_i], .k = KS[i], .spice = spice};
-            if (problem.k % format_info(problem.format)->block_size) {
+            if (problem.k % format_info(problem.format)->block_size)
                 continue;
-            }
             static const uint32_t NS[] = {8, 17, 24, 49, 64};
             problem.n = NS[random_u32() % 5];
             problem.rows = 1 + random_u32() % 9;
@@ -154,9 +152,8 @@ END_TEST
 
 START_TEST(any_number_of_rows_gives_the_same)
 {
-    for (uint32_t rows = 1; rows <= 17; rows++) {
+    for (uint32_t rows = 1; rows <= 17; rows++)
         check_matmul(&(struct problem){FORMATS[_i], 33, 512, rows, PLAIN, rows % 2 == 0});
-    }
     check_matmul(&(struct problem){FORMATS[_i], 24, 256, 33, PLAIN, false});
     check_matmul(&(struct problem){FORMATS[_i], 16, 256, 131, PLAIN, false});
     check_matmul(&(struct problem){FORMATS[_i], 16, 2304, 67, PLAIN, true});
@@ -195,21 +192,16 @@ START_TEST(extreme_integers_do_not_saturate)
         uint8_t *copy = allocate(bytes);
         memcpy(copy, inputs.weights, bytes);
         memset(inputs.weights, BYTES[fill], bytes);
-        if (block_shape(problem.format)) { /* the scales at either end of the block stay */
-            for (uint64_t at = 0; at < bytes; at += info->block_bytes) {
-                bool at_end = problem.format == FORMAT_Q6_K || problem.format == FORMAT_Q3_K ||
-                              problem.format == FORMAT_Q2_K;
-                uint64_t scale = at_end ? at + info->block_bytes - 2 : at;
-                memcpy(inputs.weights + scale, copy + scale, 2);
-                if (block_shape(problem.format)->minimums) {
-                    scale = at_end ? scale - 2 : scale + 2;
-                    memcpy(inputs.weights + scale, copy + scale, 2);
-                }
+        const struct format_row *row = &FORMAT_TABLE[problem.format];
+        for (uint64_t at = 0; format_is_quantized(problem.format) && at < bytes;
+             at += info->block_bytes) { /* the scales stay */
+            for (int f = FIELD_D; f <= (row->has_min ? FIELD_MIN : FIELD_D); f++) {
+                uint64_t scale = at + row->fields[f].at;
+                memcpy(inputs.weights + scale, copy + scale, row->fields[f].width);
             }
         }
-        for (uint32_t i = 0; i < problem.rows * problem.k; i++) {
+        for (uint32_t i = 0; i < problem.rows * problem.k; i++)
             inputs.x[i] = i / problem.k == 0 ? 1.0f : i / problem.k == 1 ? -1.0f : i % 2 ? 2 : -2;
-        }
         memset(inputs.y, 0, problem.rows * (problem.n + 3) * sizeof(float));
         float *expected = multiply(scalar, &problem, &inputs, 1);
         for (const struct kernels *const *at = sets_tested(); *at; at++) {
@@ -228,7 +220,7 @@ START_TEST(extreme_integers_do_not_saturate)
 }
 END_TEST
 
-START_TEST(packing_is_lossless_and_small)
+START_TEST(repacking_is_lossless_and_small)
 {
     enum tensor_format format = FORMATS[_i];
     struct problem problem = {.format = format, .n = 70, .k = 768, .spice = WILD};
@@ -237,20 +229,19 @@ START_TEST(packing_is_lossless_and_small)
     float *expected = allocate(problem.k * sizeof(float)), *got = allocate(problem.k * 4);
     fill_weights(weights, format, problem.n, problem.k, problem.spice);
     for (const struct kernels *const *at = sets_tested(); *at; at++) {
-        struct packed_matrix matrix = pack(*at, &problem, weights);
+        struct repacked_matrix matrix = pack(*at, &problem, weights);
         for (uint32_t row = 0; row < problem.n; row++) {
             block_dequantize(format, weights + row * format_row_bytes(format, problem.k), problem.k,
                              expected);
-            (*at)->unpack_row(&matrix, row, got);
+            (*at)->dequantize_row(&matrix, row, got);
             assert_same(expected, got, problem.k, (*at)->name);
         }
         free(matrix.data);
         uint64_t file = 49152 * format_row_bytes(format, 1536);
-        ck_assert_uint_le((*at)->packed_bytes(format, 49152, 1536) * 100, file * 102);
-        ck_assert_uint_eq((*at)->packed_bytes((enum tensor_format)10000, 16, 256), 0);
-        if (block_shape(format)) {
-            ck_assert_uint_eq((*at)->packed_bytes(format, 16, 16), 0);
-        }
+        ck_assert_uint_le((*at)->repacked_bytes(format, 49152, 1536) * 100, file * 102);
+        ck_assert_uint_eq((*at)->repacked_bytes((enum tensor_format)10000, 16, 256), 0);
+        if (format_is_quantized(format))
+            ck_assert_uint_eq((*at)->repacked_bytes(format, 16, 16), 0);
     }
     free(weights);
     free(expected);
@@ -284,9 +275,8 @@ START_TEST(quantized_rows_have_the_same_bits)
             struct activations got = quantize(*at, &problem, x);
             const struct activation_block *b = got.quantized;
             for (size_t i = 0; i < problem.rows * blocks; i++) {
-                if (i % blocks >= (problem.k + 31) / 32) {
+                if (i % blocks >= (problem.k + 31) / 32)
                     continue; /* the block that only spaces rows */
-                }
                 for (uint32_t value = 0; value < BLOCK_VALUES; value++) {
                     ck_assert_int_eq(quantized_value(scalar, &a[i], value),
                                      quantized_value(*at, &b[i], value));
@@ -307,9 +297,8 @@ START_TEST(quantizing_defines_its_edges)
     x[32] = 1e-35f;   /* 4095/amax overflows: zero */
     x[64] = INFINITY; /* not finite: d is NaN */
     x[96 + 5] = NAN;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < 32; i++)
         x[128 + i] = i % 2 ? 63.5f : -4095.0f; /* 63.5 goes to the even 64 */
-    }
     for (const struct kernels *const *at = sets_tested(); *at; at++) {
         struct problem problem = {FORMAT_Q4_1, 16, 160, 1, PLAIN, false};
         struct activations activations = quantize(*at, &problem, x);
@@ -317,11 +306,11 @@ START_TEST(quantizing_defines_its_edges)
         ck_assert(a[0].d == 0.0f && a[0].q[0] == 0 && a[0].sum_scaled == 0.0f);
         ck_assert(a[1].d == 0.0f && a[1].q[0] == 0);
         ck_assert(isnan(a[2].d) && isnan(a[2].sum_scaled) && a[2].q[0] == 0);
-        ck_assert(isnan(a[3].d) && isnan(a[3].half_sum_scaled[0]));
+        ck_assert(isnan(a[3].d) && isnan(a[3].sub_sum_scaled[0]));
         ck_assert(a[4].d == 1.0f && quantized_value(*at, &a[4], 0) == -4095);
         ck_assert(quantized_value(*at, &a[4], 1) == 64);
         ck_assert(a[4].sum_scaled == 16 * (64 - 4095));
-        ck_assert(a[4].half_sum_scaled[1] == 8 * (64 - 4095));
+        ck_assert(a[4].sub_sum_scaled[1] == 8 * (64 - 4095));
         free(activations.quantized);
     }
 }
@@ -337,9 +326,8 @@ START_TEST(rows_equal_the_specification)
               *b = allocate(n * 4);
         fill_floats(x, n, spice);
         fill_floats(w, n, spice);
-        for (uint32_t i = 0; spice == PLAIN && i < n; i++) {
+        for (uint32_t i = 0; spice == PLAIN && i < n; i++)
             x[i] *= 10;
-        }
         for (const struct kernels *const *at = sets_tested(); *at; at++) {
             scalar->rms_norm(x, w, 1e-5f, n, a);
             (*at)->rms_norm(x, w, 1e-5f, n, b);
@@ -373,9 +361,8 @@ START_TEST(activations_equal_over_all_magnitudes)
     enum { COUNT = 4096 };
     static float x[COUNT], a[COUNT], b[COUNT], ones[COUNT];
     uint64_t bits = 0;
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < COUNT; i++)
         ones[i] = 1.0f;
-    }
     while (bits <= 0xFFFFFFFFu) {
         for (int i = 0; i < COUNT; i++, bits += 1009) {
             uint32_t low = (uint32_t)bits;
@@ -443,9 +430,8 @@ END_TEST
 
 int main(void)
 {
-    if (!sets_tested()[0]) {
+    if (!sets_tested()[0])
         return STATUS_SKIPPED;
-    }
     kernels_select("scalar", &scalar, NULL);
     Suite *suite = suite_create("kernels");
     TCase *tcase = tcase_create("kernels");
@@ -453,7 +439,7 @@ int main(void)
     tcase_add_loop_test(tcase, matmul_equals_the_specification, 0, FORMAT_COUNT);
     tcase_add_loop_test(tcase, any_number_of_rows_gives_the_same, 0, FORMAT_COUNT);
     tcase_add_loop_test(tcase, extreme_integers_do_not_saturate, 0, FORMAT_COUNT);
-    tcase_add_loop_test(tcase, packing_is_lossless_and_small, 0, FORMAT_COUNT);
+    tcase_add_loop_test(tcase, repacking_is_lossless_and_small, 0, FORMAT_COUNT);
     tcase_add_test(tcase, float_columns_need_not_be_a_multiple_of_32);
     tcase_add_test(tcase, a_vocabulary_is_not_too_wide);
     tcase_add_test(tcase, quantized_rows_have_the_same_bits);

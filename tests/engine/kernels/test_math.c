@@ -1,7 +1,7 @@
 /*
  * How far math.c is from libm in double, over dense sweeps and at the edges its header promises.
  */
-#include "engine/kernels/format.h"
+#include "engine/kernels/format_table.h"
 #include "engine/kernels/math.h"
 
 #include <check.h>
@@ -80,9 +80,8 @@ START_TEST(activations_are_near_libm)
     ck_assert_double_le(worst_ulps(math_tanh, tanh, -30.0f, 30.0f), 3.0);
     ck_assert_double_le(worst_ulps(math_silu, exact_silu, -80.0f, 1e30f), 4.0);
     ck_assert_double_le(worst_ulps(math_gelu, exact_gelu, -1.0f, 1e30f), 5.0);
-    for (float x = -12.0f; x < 12.0f; x += 0x1p-10f) {
+    for (float x = -12.0f; x < 12.0f; x += 0x1p-10f)
         ck_assert_double_le(fabs((double)math_gelu(x) - exact_gelu((double)x)), 1e-6);
-    }
     ck_assert(math_tanh(INFINITY) == 1.0f);
     ck_assert(math_tanh(-INFINITY) == -1.0f);
     ck_assert(isnan(math_tanh(NAN)));
@@ -122,15 +121,12 @@ START_TEST(doubles_are_within_1e_13)
         worst = fmax(worst, relative(math_sin(-x), sin(-x)));
         worst = fmax(worst, relative(math_cos(x), cos(x)));
     }
-    for (double x = -700; x < 700; x += 0.00317) {
+    for (double x = -700; x < 700; x += 0.00317)
         worst = fmax(worst, relative(math_exp_double(x), exp(x)));
-    }
-    for (double x = 1e-300; x < 1e300; x *= 1.00313) {
+    for (double x = 1e-300; x < 1e300; x *= 1.00313)
         worst = fmax(worst, relative(math_log_double(x), log(x)));
-    }
-    for (double x = 0.5; x < 2; x += 1.7e-6) {
+    for (double x = 0.5; x < 2; x += 1.7e-6)
         worst = fmax(worst, relative(math_log_double(x), log(x)));
-    }
     for (double base = 100; base < 1e8; base *= 1.37) {
         for (int i = 0; i <= 128; i++) {
             double exponent = -i / 128.0;
@@ -183,8 +179,27 @@ START_TEST(rows_have_the_bytes_of_their_blocks)
     ck_assert_uint_eq(format_row_bytes(4, 256), 0);
     ck_assert_uint_eq(format_row_bytes(4000000000u, 256), 0);
     ck_assert_uint_eq(format_row_bytes(FORMAT_F32, UINT64_MAX), 0);
+    ck_assert_uint_eq(format_row_bytes(FORMAT_MXFP4, 96), 51);
     ck_assert_str_eq(format_info(FORMAT_IQ4_XS)->name, "IQ4_XS");
     ck_assert_ptr_null(format_info(9)->name);
+}
+END_TEST
+
+/* The fields of a row of the table fill its block, and none lies on another. */
+START_TEST(fields_fill_their_blocks)
+{
+    for (int format = 0; format < FORMAT_LIMIT; format++) {
+        const struct format_row *row = &FORMAT_TABLE[format];
+        ck_assert_int_eq(format_is_quantized((uint32_t)format), row->fields[FIELD_Q].units > 0);
+        if (!format_is_quantized((uint32_t)format))
+            continue;
+        uint8_t used[256] = {0};
+        for (int f = 0; f < FIELD_COUNT; f++)
+            for (int i = 0; i < row->fields[f].units * row->fields[f].width; i++)
+                used[row->fields[f].at + i]++;
+        for (uint32_t i = 0; i < sizeof used; i++)
+            ck_assert_msg(used[i] == (i < row->info.block_bytes), "%s: byte %u", row->info.name, i);
+    }
 }
 END_TEST
 
@@ -200,6 +215,7 @@ int main(void)
     tcase_add_test(tcase, doubles_are_within_1e_13);
     tcase_add_test(tcase, f16_conversions_are_exact);
     tcase_add_test(tcase, rows_have_the_bytes_of_their_blocks);
+    tcase_add_test(tcase, fields_fill_their_blocks);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,12 +1,12 @@
 /*
- * Eight lanes as two registers of four: what vector_avx2.h is, for the SIMD of every 64-bit ARM.
+ * Eight lanes as two registers of four: what lanes_avx2.h is, for the SIMD of every 64-bit ARM.
  *
- * Included by neon.c only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
+ * Included by lanes.h only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
  * so b when either is NaN; FMAX would say otherwise, of zeros too. Operators of the compiler's
  * vector types are one instruction each; shifts by them may be by 0.
  */
-#ifndef QUIRE_ENGINE_KERNELS_VECTOR_NEON_H
-#define QUIRE_ENGINE_KERNELS_VECTOR_NEON_H
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_LANES_NEON_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_LANES_NEON_H
 
 #include <arm_neon.h>
 #include <stdint.h>
@@ -21,8 +21,6 @@ typedef struct {
 typedef struct {
     int32x4_t low, high;
 } vi;
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE vf vf_set1(float value)
 {
@@ -250,7 +248,7 @@ INLINE int32_t vi_sum(vi a)
 }
 /* Eight activations for products of bytes: a = 128·(a >> 7) + (a & 127), first the eight high
    parts, −32 … 31, then the low ones. What activation_place says is of other sets. */
-INLINE void vi_store_quads(int16_t *to, vi a)
+INLINE void vi_store_activations(int16_t *to, vi a)
 {
     int16x8_t words = vcombine_s16(vmovn_s32(a.low), vmovn_s32(a.high));
     int8x8_t low = vmovn_s16(vandq_s16(words, vdupq_n_s16(127)));

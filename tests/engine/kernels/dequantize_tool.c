@@ -1,7 +1,7 @@
 /*
- * unpack_tool KERNELS FORMAT N K < rows > floats: packs N rows of K values of a format (by GGML
- * number) as read from stdin and writes what unpack_row gives. For tests/reference/test_formats.py.
- * "unpack_tool --list" prints the kernel sets of this CPU.
+ * dequantize_tool KERNELS FORMAT N K < rows > floats: packs N rows of K values of a format (by GGML
+ * number) as read from stdin and writes what dequantize_row gives. For tests/reference/test_formats.py.
+ * "dequantize_tool --list" prints the kernel sets of this CPU.
  */
 #include "engine/kernels/kernels.h"
 
@@ -12,30 +12,29 @@
 static void *allocate(uint64_t bytes)
 {
     void *data = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    if (!data) {
+    if (!data)
         abort();
-    }
     return data;
 }
 
 static int unpack(const struct kernels *kernels, enum tensor_format format, uint32_t n, uint32_t k)
 {
     uint64_t bytes = n * format_row_bytes(format, k);
-    uint64_t packed = kernels->packed_bytes(format, n, k);
+    uint64_t packed = kernels->repacked_bytes(format, n, k);
     if (bytes == 0 || packed == 0) {
-        fprintf(stderr, "unpack_tool: %s cannot unpack this\n", kernels->name);
+        fprintf(stderr, "dequantize_tool: %s cannot unpack this\n", kernels->name);
         return EXIT_FAILURE;
     }
     void *rows = allocate(bytes);
-    struct packed_matrix matrix = {.format = format, .n = n, .k = k, .data = allocate(packed)};
+    struct repacked_matrix matrix = {.format = format, .n = n, .k = k, .data = allocate(packed)};
     float *out = allocate(k * sizeof *out);
     if (fread(rows, 1, bytes, stdin) != bytes) {
-        fprintf(stderr, "unpack_tool: short input\n");
+        fprintf(stderr, "dequantize_tool: short input\n");
         return EXIT_FAILURE;
     }
-    kernels->pack(&matrix, 0, n, rows);
+    kernels->repack(&matrix, 0, n, rows);
     for (uint32_t row = 0; row < n; row++) {
-        kernels->unpack_row(&matrix, row, out);
+        kernels->dequantize_row(&matrix, row, out);
         fwrite(out, sizeof *out, k, stdout);
     }
     free(rows);
@@ -47,19 +46,18 @@ static int unpack(const struct kernels *kernels, enum tensor_format format, uint
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {
-        for (const struct kernels *const *at = kernels_available(); *at; at++) {
+        for (const struct kernels *const *at = kernels_available(); *at; at++)
             puts((*at)->name);
-        }
         return EXIT_SUCCESS;
     }
     const struct kernels *kernels;
     struct error error;
     if (argc != 5) {
-        fprintf(stderr, "usage: unpack_tool KERNELS FORMAT N K\n");
+        fprintf(stderr, "usage: dequantize_tool KERNELS FORMAT N K\n");
         return EXIT_FAILURE;
     }
     if (kernels_select(argv[1], &kernels, &error) != STATUS_OK) {
-        fprintf(stderr, "unpack_tool: %s\n", error.message);
+        fprintf(stderr, "dequantize_tool: %s\n", error.message);
         return EXIT_FAILURE;
     }
     return unpack(kernels, (enum tensor_format)atoi(argv[2]), (uint32_t)atoi(argv[3]),

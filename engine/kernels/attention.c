@@ -18,9 +18,10 @@
  * and out = O·(1/L). max(a, b) is b unless a > b, so a NaN score leaves the maximum alone and comes
  * through in p.
  */
-#include "engine/kernels/scalar.h"
+#include "engine/kernels/attention.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 #include "engine/kernels/kv_page.h"
 #include "engine/kernels/math.h"
 
@@ -29,11 +30,9 @@
 
 float scalar_sum_lanes(float lanes[16])
 {
-    for (uint32_t width = 8; width >= 1; width /= 2) {
-        for (uint32_t i = 0; i < width; i++) {
+    for (uint32_t width = 8; width >= 1; width /= 2)
+        for (uint32_t i = 0; i < width; i++)
             lanes[i] += lanes[i + width];
-        }
-    }
     return lanes[0];
 }
 
@@ -56,19 +55,17 @@ static void read_row(const struct attention_task *task, uint32_t position, bool 
     const struct kv_layout *kv = task->kv;
     uint32_t page = task->pages[position / kv->page_size], offset = position % kv->page_size;
     const uint8_t *plane = kv_plane(kv, page, task->layer, task->kv_head, values);
-    if (values) {
+    if (values)
         scalar_kv_read_value(kv, plane, offset, row);
-    } else {
+    else
         scalar_kv_read_key(kv, plane, offset, row);
-    }
 }
 
 static float score(const struct attention_task *task, const float *q, const float *key)
 {
     float s = 0.0f;
-    for (uint32_t i = 0; i < task->kv->head_dim; i++) {
+    for (uint32_t i = 0; i < task->kv->head_dim; i++)
         s = fmaf(q[i], key[i], s);
-    }
     s *= task->scale;
     return task->softcap > 0.0f ? task->softcap * math_tanh(s / task->softcap) : s;
 }
@@ -87,16 +84,14 @@ static void walk_tile(const struct attention_task *task, const float *q, uint32_
     }
     float correction = math_exp(running->maximum - maximum);
     float lanes[16] = {0};
-    for (uint32_t i = 0; i < head_dim; i++) {
+    for (uint32_t i = 0; i < head_dim; i++)
         running->out[i] *= correction;
-    }
     for (uint32_t t = first; t < end; t++) {
         float p = math_exp(scores[t % ATTENTION_TILE] - maximum);
         lanes[t % 16] += p;
         read_row(task, t, true, row);
-        for (uint32_t i = 0; i < head_dim; i++) {
+        for (uint32_t i = 0; i < head_dim; i++)
             running->out[i] = fmaf(p, row[i], running->out[i]);
-        }
     }
     running->sum = fmaf(running->sum, correction, scalar_sum_lanes(lanes));
     running->maximum = maximum;
@@ -108,31 +103,21 @@ static void merge(struct running *total, const struct running *segment, uint32_t
     float a = math_exp(total->maximum - maximum);
     float b = math_exp(segment->maximum - maximum);
     total->sum = fmaf(total->sum, a, segment->sum * b);
-    for (uint32_t i = 0; i < head_dim; i++) {
+    for (uint32_t i = 0; i < head_dim; i++)
         total->out[i] = fmaf(total->out[i], a, segment->out[i] * b);
-    }
     total->maximum = maximum;
-}
-
-static uint32_t larger(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* One query's running figures of segment s. */
 static void walk_segment(const struct attention_task *task, const float *q, uint32_t position,
                          uint32_t s, float *scores, struct running *running)
 {
-    uint32_t start = larger(attention_first_visible(position, task->window), s * ATTENTION_SEGMENT);
-    uint32_t end = smaller(position + 1, (s + 1) * ATTENTION_SEGMENT);
+    uint32_t start =
+        max_u32(attention_first_visible(position, task->window), s * ATTENTION_SEGMENT);
+    uint32_t end = min_u32(position + 1, (s + 1) * ATTENTION_SEGMENT);
     running_start(running, task->kv->head_dim);
     while (start < end) {
-        uint32_t tile_end = smaller(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
+        uint32_t tile_end = min_u32(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
         walk_tile(task, q, start, tile_end, scores, running);
         start = tile_end;
     }
@@ -141,9 +126,8 @@ static void walk_segment(const struct attention_task *task, const float *q, uint
 static void write_total(const struct running *total, uint32_t head_dim, float *out)
 {
     float inverse = 1.0f / total->sum;
-    for (uint32_t i = 0; i < head_dim; i++) {
+    for (uint32_t i = 0; i < head_dim; i++)
         out[i] = total->out[i] * inverse;
-    }
 }
 
 static void attend(const struct attention_task *task, const float *q, uint32_t position, float *out)
@@ -166,7 +150,7 @@ void scalar_attention(const struct attention_task *task)
     uint32_t head_dim = task->kv->head_dim;
     CHECK(head_dim % 8 == 0 && task->query_count <= KERNEL_QUERY_TILE);
     for (uint32_t i = 0; i < task->query_count; i++) {
-        for (uint32_t j = 0; j < task->group; j++) {
+        for (uint32_t j = 0; j < task->gqa_group; j++) {
             attend(task, task->q + i * task->q_stride + (size_t)j * head_dim,
                    task->first_position + i,
                    task->out + i * task->out_stride + (size_t)j * head_dim);
@@ -179,7 +163,7 @@ void scalar_attention_segment(const struct attention_task *task, uint32_t index,
     uint32_t head_dim = task->kv->head_dim;
     CHECK(task->query_count == 1 && index < attention_segments(task));
     float *scratch = task->scratch;
-    for (uint32_t j = 0; j < task->group; j++, part += head_dim + 2) {
+    for (uint32_t j = 0; j < task->gqa_group; j++, part += head_dim + 2) {
         struct running segment = {.out = part};
         walk_segment(task, task->q + (size_t)j * head_dim, task->first_position,
                      attention_first_segment(task) + index, scratch + 2 * head_dim, &segment);
@@ -192,11 +176,11 @@ void scalar_attention_merge(const struct attention_task *task, const float *part
 {
     uint32_t head_dim = task->kv->head_dim, segments = attention_segments(task);
     CHECK(task->query_count == 1);
-    for (uint32_t j = 0; j < task->group; j++) {
+    for (uint32_t j = 0; j < task->gqa_group; j++) {
         struct running total = {.out = task->scratch};
         running_start(&total, head_dim);
         for (uint32_t s = 0; s < segments; s++) {
-            const float *part = parts + ((size_t)s * task->group + j) * (head_dim + 2);
+            const float *part = parts + ((size_t)s * task->gqa_group + j) * (head_dim + 2);
             struct running segment = {part[head_dim], part[head_dim + 1], (float *)part};
             merge(&total, &segment, head_dim);
         }

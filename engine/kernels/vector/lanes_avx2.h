@@ -1,12 +1,12 @@
 /*
- * Eight lanes: the few vector operations that the vector_*.h bodies are written in, for AVX2, FMA
- * and F16C. vector_avx512.h is the same with sixteen.
+ * Eight lanes: the few vector operations that all kernels of this folder are written in, for AVX2, FMA
+ * and F16C. lanes_avx512.h is the same with sixteen.
  *
- * Included by avx2.c only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
+ * Included by lanes.h only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
  * so b when either is NaN.
  */
-#ifndef QUIRE_ENGINE_KERNELS_VECTOR_AVX2_H
-#define QUIRE_ENGINE_KERNELS_VECTOR_AVX2_H
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_LANES_AVX2_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_LANES_AVX2_H
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -17,8 +17,6 @@
 
 typedef __m256 vf;
 typedef __m256i vi;
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE vf vf_set1(float value)
 {
@@ -194,9 +192,8 @@ INLINE vi vi_max_u32(vi a, vi b)
 /* `shift` is 0 or 4, the same for all lanes. */
 INLINE vi vi_shift_nibble(vi a, uint32_t shift)
 {
-    if (__builtin_constant_p(shift)) {
+    if (__builtin_constant_p(shift))
         return shift ? vi_srl32(a, 4) : a;
-    }
     return _mm256_srl_epi32(a, _mm_cvtsi32_si128((int)shift));
 }
 /* The lowest four bits, less 8. */
@@ -225,7 +222,7 @@ INLINE int32_t vi_sum(vi a)
     return _mm_cvtsi128_si32(s);
 }
 /* The lanes as 16 bits, of every four the middle two exchanged (activation_place). */
-INLINE void vi_store_quads(int16_t *to, vi a)
+INLINE void vi_store_activations(int16_t *to, vi a)
 {
     __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     words = _mm_shufflehi_epi16(_mm_shufflelo_epi16(words, 0xD8), 0xD8);

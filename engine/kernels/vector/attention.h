@@ -1,5 +1,5 @@
 /*
- * Attention over pages for several queries and heads at once; scalar_attention.c says what is
+ * Attention over pages for several queries and heads at once; engine/kernels/attention.c says what is
  * computed and in which order. Bodies for any number of lanes.
  *
  * A row is one query of one head. Per tile of 64 positions: scores of all rows (lanes are tokens),
@@ -13,7 +13,10 @@
 #define QUIRE_ENGINE_KERNELS_VECTOR_ATTENTION_H
 
 #include "base/check.h"
-#include "engine/kernels/scalar.h"
+#include "base/minmax.h"
+#include "engine/kernels/kernel_set.h"
+#include "engine/kernels/vector/kv.h"
+#include "engine/kernels/vector/math.h"
 
 #include <math.h>
 
@@ -58,9 +61,9 @@ struct attention_rows {
     float *total_sum;
 };
 
-static uint64_t vector_attention_scratch_bytes(uint32_t head_dim, uint32_t group)
+static uint64_t vector_attention_scratch_bytes(uint32_t head_dim, uint32_t gqa_group)
 {
-    uint64_t rows = (uint64_t)KERNEL_QUERY_TILE * group;
+    uint64_t rows = (uint64_t)KERNEL_QUERY_TILE * gqa_group;
     return rows * (2ull * head_dim + ATTENTION_TILE + 4) * sizeof(float) + 64;
 }
 
@@ -68,11 +71,10 @@ static uint64_t vector_attention_scratch_bytes(uint32_t head_dim, uint32_t group
 static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t from, uint32_t length,
                       uint32_t *first, uint32_t *end)
 {
-    uint32_t position = rows->task->first_position + r / rows->task->group;
+    uint32_t position = rows->task->first_position + r / rows->task->gqa_group;
     uint32_t visible = attention_first_visible(position, rows->task->window);
-    if (position < from || visible >= from + length) {
+    if (position < from || visible >= from + length)
         return false;
-    }
     *first = visible > from ? visible - from : 0;
     *end = position - from < length ? position - from + 1 : length;
     return true;
@@ -136,12 +138,11 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
         uint32_t row = r + (uint32_t)i;
-        q[i] = task->q + row / task->group * task->q_stride +
-               (size_t)(row % task->group) * rows->head_dim;
+        q[i] = task->q + row / task->gqa_group * task->q_stride +
+               (size_t)(row % task->gqa_group) * rows->head_dim;
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
+        for (int v = 0; v < vectors; v++)
             sums[i][v] = vf_set1(0.0f);
-        }
     }
     const uint32_t step = kv_dims_per_row(type);
     vf scales[4] = {vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f), vf_set1(0.0f)};
@@ -156,12 +157,10 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
         }
         if (to % 64 < stride) { /* a new line */
             for (int v = 0; v < vectors; v += VECTOR_LANES == 8 && vectors > 1 ? 2 : 1) {
-                if (fetch) {
+                if (fetch)
                     __builtin_prefetch(ahead[v] + to, 0, 3);
-                }
-                if (fetch_next) {
+                if (fetch_next)
                     __builtin_prefetch(next[v] + to, 0, 2);
-                }
             }
         }
 #pragma GCC unroll 2
@@ -176,9 +175,8 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
             for (int i = 0; i < count; i++) {
                 vf value = vf_set1(q[i][d + part]);
 #pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++) {
+                for (int v = 0; v < vectors; v++)
                     sums[i][v] = vf_fma(value, keys[v], sums[i][v]);
-                }
             }
         }
     }
@@ -186,9 +184,8 @@ COPIED void score_tile(const enum kv_type type, const int count, const int vecto
     for (int i = 0; i < count; i++) {
         float *out = rows->scores + (size_t)(r + (uint32_t)i) * ATTENTION_TILE + at;
 #pragma GCC unroll 4
-        for (int v = 0; v < vectors; v++) {
+        for (int v = 0; v < vectors; v++)
             vf_store(out + v * (int)VECTOR_LANES, vf_mul(sums[i][v], vf_set1(task->scale)));
-        }
     }
 }
 
@@ -211,19 +208,18 @@ COPIED void score_rows(const enum kv_type type, const int vectors, const bool sp
             a = visible_eight(a, first, end);
         }
         low[v] = keys_at(type, rows->task, rows->tile + a);
-        if (split) {
+        if (split)
             high[v] = keys_at(type, rows->task, rows->tile + b);
-        }
     }
     for (uint32_t r = rows->active; r < rows->active_end;) {
         uint32_t left = rows->active_end - r;
-        switch (left < ATTENTION_ROWS ? left : ATTENTION_ROWS) {
-#define CASE(count)                                                                                \
+        switch (min_u32(left, ATTENTION_ROWS)) {
+#define CASE(count, ...)                                                                           \
     case count:                                                                                    \
         score_tile(type, count, vectors, split, rows, r, low, high, at);                           \
         r += count;                                                                                \
         break;
-            ATTENTION_CASES(CASE)
+            EACH_TILE_ROWS(CASE, )
 #undef CASE
         }
     }
@@ -272,9 +268,8 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
     uint32_t start = first / 16 * 16;
     for (uint32_t at = start; at < end; at += VECTOR_LANES) {
         vf s = vf_load(scores + at);
-        if (softcap > 0.0f) {
+        if (softcap > 0.0f)
             s = vf_mul(vf_set1(softcap), vf_tanh(vf_div(s, vf_set1(softcap))));
-        }
         if (at < first || at + VECTOR_LANES > end || softcap > 0.0f) {
             vf number = vf_add(lane_numbers(), vf_set1((float)at));
             s = vf_select_less(number, vf_set1((float)first), nothing, s);
@@ -287,9 +282,8 @@ static float softmax_row(const struct attention_rows *rows, uint32_t r, uint32_t
     float tile = vf_largest(largest);
     float maximum = tile > before ? tile : before;
     struct lanes lanes;
-    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++)
         lanes.at[j] = vf_set1(0.0f);
-    }
     for (uint32_t at = start; at < end; at += 16) {
         for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
             float *p = scores + at + j * VECTOR_LANES;
@@ -349,14 +343,12 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
         scales += (d - in_block) / KV_BLOCK;
         if (is_ahead(rows, r, t + run - 1)) {
             ahead = plane_at(rows->task, rows->tile + t + ATTENTION_TILE, true);
-            if (kv_is_quantized(type)) {
+            if (kv_is_quantized(type))
                 __builtin_prefetch(ahead + 2 * offset * blocks, 0, 3);
-            }
             ahead += start + offset * row_bytes;
         }
-        if (is_next(rows, r, t + run - 1)) {
+        if (is_next(rows, r, t + run - 1))
             next = plane_at(rows->next, rows->tile + t, true) + start + offset * row_bytes;
-        }
         for (uint32_t stop = t + run; t < stop;
              t++, from += row_bytes, ahead += row_bytes, next += row_bytes) {
             vf values[4];
@@ -376,9 +368,8 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
             for (int i = 0; i < count; i++) {
                 vf weight = vf_set1(p[(size_t)i * ATTENTION_TILE + t]);
 #pragma GCC unroll 4
-                for (int v = 0; v < vectors; v++) {
+                for (int v = 0; v < vectors; v++)
                     sums[i][v] = vf_fma(weight, values[v], sums[i][v]);
-                }
             }
         }
     }
@@ -387,11 +378,10 @@ COPIED void value_tile(const enum kv_type type, const int count, const int vecto
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
             float *at = out + (size_t)i * head_dim + v * (int)VECTOR_LANES;
-            if (eight) {
+            if (eight)
                 vf_store_8(at, sums[i][v]);
-            } else {
+            else
                 vf_store(at, sums[i][v]);
-            }
         }
     }
 }
@@ -402,30 +392,25 @@ COPIED void value_dimensions(const enum kv_type type, const int count,
 {
     const int wide = count <= (int)ATTENTION_FEW ? (int)ATTENTION_WIDE : 2;
     uint32_t d = 0;
-    if (first >= end) {
+    if (first >= end)
         return;
-    }
-    for (; d + (uint32_t)wide * VECTOR_LANES <= rows->head_dim;
-         d += (uint32_t)wide * VECTOR_LANES) {
+    for (; d + (uint32_t)wide * VECTOR_LANES <= rows->head_dim; d += (uint32_t)wide * VECTOR_LANES)
         value_tile(type, count, wide, false, rows, r, d, first, end);
-    }
-    for (; d + VECTOR_LANES <= rows->head_dim; d += VECTOR_LANES) {
+    for (; d + VECTOR_LANES <= rows->head_dim; d += VECTOR_LANES)
         value_tile(type, count, 1, false, rows, r, d, first, end);
-    }
-    if (!kv_is_quantized(type) && d < rows->head_dim) {
+    if (!kv_is_quantized(type) && d < rows->head_dim)
         value_tile(type, count, 1, true, rows, r, d, first, end);
-    }
 }
 
 COPIED void values_of_rows(const enum kv_type type, const struct attention_rows *rows, uint32_t r,
                            uint32_t count, uint32_t first, uint32_t end)
 {
     switch (count) {
-#define CASE(number)                                                                               \
+#define CASE(number, ...)                                                                          \
     case number:                                                                                   \
         value_dimensions(type, number, rows, r, first, end);                                       \
         break;
-        ATTENTION_CASES(CASE)
+        EACH_TILE_ROWS(CASE, )
 #undef CASE
     }
 }
@@ -461,23 +446,19 @@ static void add_values(const struct attention_rows *rows, uint32_t r, uint32_t c
         all_first = first[i] > all_first ? first[i] : all_first;
         all_end = end[i] < all_end ? end[i] : all_end;
     }
-    if (all_first >= all_end) {
+    if (all_first >= all_end)
         all_end = all_first;
-    }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         rows->reader->values(rows, r + i, 1, first[i], end[i] < all_first ? end[i] : all_first);
-    }
     rows->reader->values(rows, r, count, all_first, all_end);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         rows->reader->values(rows, r + i, 1, first[i] > all_end ? first[i] : all_end, end[i]);
-    }
 }
 
 static void scale_row(float *out, uint32_t head_dim, float by)
 {
-    for (uint32_t d = 0; d < head_dim; d += 8) {
+    for (uint32_t d = 0; d < head_dim; d += 8)
         vf_store_8(out + d, vf_mul(vf_load_8(out + d), vf_set1(by)));
-    }
 }
 
 /* The next task, if this tile of it is to be fetched and has its pages. */
@@ -504,22 +485,20 @@ static void walk_tile(struct attention_rows *rows)
             end = e > end ? e : end;
         }
     }
-    if (rows->active_end == 0) {
+    if (rows->active_end == 0)
         return;
-    }
     rows->next = next_task(rows);
     rows->reader->score(rows, first, end);
     for (uint32_t r = rows->active; r < rows->active_end; r++) {
         uint32_t f, e;
         CHECK(row_range(rows, r, rows->tile, ATTENTION_TILE, &f, &e));
         float correction = softmax_row(rows, r, f, e);
-        if (correction != 1.0f) {
+        if (correction != 1.0f)
             scale_row(rows->out + (size_t)r * rows->head_dim, rows->head_dim, correction);
-        }
     }
     for (uint32_t r = rows->active; r < rows->active_end;) {
         uint32_t left = rows->active_end - r;
-        uint32_t count = left < ATTENTION_ROWS ? left : ATTENTION_ROWS;
+        uint32_t count = min_u32(left, ATTENTION_ROWS);
         add_values(rows, r, count);
         r += count;
     }
@@ -529,9 +508,8 @@ static void merge_segment(struct attention_rows *rows, uint32_t segment)
 {
     for (uint32_t r = 0; r < rows->rows; r++) {
         uint32_t first, end;
-        if (!row_range(rows, r, segment, ATTENTION_SEGMENT, &first, &end)) {
+        if (!row_range(rows, r, segment, ATTENTION_SEGMENT, &first, &end))
             continue;
-        }
         float before = rows->total_maximum[r], here = rows->maximum[r];
         float maximum = here > before ? here : before;
         float a = vf_first(vf_exp(vf_set1(before - maximum)));
@@ -551,19 +529,18 @@ static void write_rows(const struct attention_rows *rows)
 {
     const struct attention_task *task = rows->task;
     for (uint32_t r = 0; r < rows->rows; r++) {
-        float *out = task->out + r / task->group * task->out_stride +
-                     (size_t)(r % task->group) * rows->head_dim;
+        float *out = task->out + r / task->gqa_group * task->out_stride +
+                     (size_t)(r % task->gqa_group) * rows->head_dim;
         const float *total = rows->total + (size_t)r * rows->head_dim;
         vf inverse = vf_set1(1.0f / rows->total_sum[r]);
-        for (uint32_t d = 0; d < rows->head_dim; d += 8) {
+        for (uint32_t d = 0; d < rows->head_dim; d += 8)
             vf_store_8(out + d, vf_mul(vf_load_8(total + d), inverse));
-        }
     }
 }
 
 static void rows_init(struct attention_rows *rows, const struct attention_task *task)
 {
-    uint32_t count = task->query_count * task->group;
+    uint32_t count = task->query_count * task->gqa_group;
     *rows = (struct attention_rows){.task = task,
                                     .reader = &KV_READERS[task->kv->type],
                                     .head_dim = task->kv->head_dim,
@@ -603,9 +580,8 @@ static void walk_segment(struct attention_rows *rows, uint32_t s)
 static void vector_attention(const struct attention_task *task)
 {
     CHECK(task->kv->head_dim % 8 == 0 && task->query_count <= KERNEL_QUERY_TILE);
-    if (task->query_count == 0) {
+    if (task->query_count == 0)
         return;
-    }
     struct attention_rows rows;
     rows_init(&rows, task);
     for (uint32_t s = attention_first_segment(task); s <= rows.last / ATTENTION_SEGMENT; s++) {

@@ -1,9 +1,11 @@
 /*
  * exp, tanh, silu and gelu of math.c, lane by lane: the same operations in the same order, so the
- * same bits. Included after the lanes, vector_avx2.h and the like.
+ * same bits.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_MATH_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_MATH_H
+
+#include "engine/kernels/vector/lanes.h"
 
 INLINE vf vf_exp(vf x)
 {

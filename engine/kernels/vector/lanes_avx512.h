@@ -1,11 +1,11 @@
 /*
- * Sixteen lanes: what vector_avx2.h is for eight, for AVX-512 F, BW, VL, DQ.
+ * Sixteen lanes: what lanes_avx2.h is for eight, for AVX-512 F, BW, VL, DQ.
  *
- * Included by avx512.c only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
+ * Included by lanes.h only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
  * so b when either is NaN.
  */
-#ifndef QUIRE_ENGINE_KERNELS_VECTOR_AVX512_H
-#define QUIRE_ENGINE_KERNELS_VECTOR_AVX512_H
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_LANES_AVX512_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_LANES_AVX512_H
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -16,8 +16,6 @@
 
 typedef __m512 vf;
 typedef __m512i vi;
-
-#define INLINE static inline __attribute__((always_inline))
 
 INLINE vf vf_set1(float value)
 {
@@ -204,9 +202,8 @@ INLINE vi vi_max_u32(vi a, vi b)
 /* `shift` is 0 or 4, the same for all lanes. */
 INLINE vi vi_shift_nibble(vi a, uint32_t shift)
 {
-    if (__builtin_constant_p(shift)) {
+    if (__builtin_constant_p(shift))
         return shift ? vi_srl32(a, 4) : a;
-    }
     return _mm512_srl_epi32(a, _mm_cvtsi32_si128((int)shift));
 }
 /* The lowest four bits, less 8. */
@@ -229,7 +226,7 @@ INLINE int32_t vi_sum(vi a)
     return _mm512_reduce_add_epi32(a);
 }
 /* The lanes as 16 bits, of every four the middle two exchanged (activation_place). */
-INLINE void vi_store_quads(int16_t *to, vi a)
+INLINE void vi_store_activations(int16_t *to, vi a)
 {
     __m256i words = _mm512_cvtepi32_epi16(a);
     words = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xD8), 0xD8);

@@ -1,16 +1,17 @@
 /*
- * What works along one row: quantising, norms, RoPE, activations.
+ * What works along one row: quantizing, norms, RoPE, activation functions, sums.
  *
  * Bodies for any number of lanes; scalar.c is the specification and also computes the ends of rows
- * that fill no vector. Included after vector_math.h.
+ * that fill no vector.
  */
-#ifndef QUIRE_ENGINE_KERNELS_VECTOR_ROWS_H
-#define QUIRE_ENGINE_KERNELS_VECTOR_ROWS_H
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_ELEMENTWISE_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_ELEMENTWISE_H
 
 #include "base/check.h"
 #include "engine/kernels/block.h"
 #include "engine/kernels/math.h"
-#include "engine/kernels/scalar.h"
+#include "engine/kernels/sets.h"
+#include "engine/kernels/vector/math.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -40,13 +41,13 @@ static void vector_quantize_block(const float *x, struct activation_block *out)
         vi q = vi_round(vf_mul(values[i], vf_set1(inverse)));
         vi *sum = &sums[i * VECTOR_LANES / 16];
         *sum = vi_add(*sum, q);
-        vi_store_quads(out->q + i * VECTOR_LANES, q);
+        vi_store_activations(out->q + i * VECTOR_LANES, q);
     }
     int32_t first = vi_sum(sums[0]), second = vi_sum(sums[1]);
     out->d = d;
     out->sum_scaled = d * (float)(first + second);
-    out->half_sum_scaled[0] = d * (float)first;
-    out->half_sum_scaled[1] = d * (float)second;
+    out->sub_sum_scaled[0] = d * (float)first;
+    out->sub_sum_scaled[1] = d * (float)second;
 }
 
 static uint64_t vector_quantized_row_bytes(uint32_t k)
@@ -63,9 +64,8 @@ static void vector_quantize(const struct activations *activations, uint32_t firs
         struct activation_block *out = activations->quantized;
         out += (uint64_t)r * activation_stride(k);
         uint32_t i = 0;
-        for (; i + BLOCK_VALUES <= k; i += BLOCK_VALUES) {
+        for (; i + BLOCK_VALUES <= k; i += BLOCK_VALUES)
             vector_quantize_block(x + i, out++);
-        }
         if (i < k) {
             float padded[BLOCK_VALUES] = {0};
             memcpy(padded, x + i, (k - i) * sizeof *x);
@@ -77,9 +77,8 @@ static void vector_quantize(const struct activations *activations, uint32_t firs
 static void vector_rms_norm(const float *x, const float *weight, float eps, uint32_t n, float *out)
 {
     struct lanes lanes;
-    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++)
         lanes.at[j] = vf_set1(0.0f);
-    }
     uint32_t i = 0;
     for (; i + 16 <= n; i += 16) {
         for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
@@ -101,9 +100,8 @@ static void vector_rms_norm(const float *x, const float *weight, float eps, uint
         vf value = vf_mul(vf_load(x + i), vf_set1(r));
         vf_store(out + i, vf_mul(value, vf_load(weight + i)));
     }
-    for (; i < n; i++) {
+    for (; i < n; i++)
         out[i] = x[i] * r * weight[i];
-    }
 }
 
 static void vector_rope(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox)
@@ -139,27 +137,24 @@ static void vector_rope(float *head, const float *cos, const float *sin, uint32_
 static void vector_silu_multiply(float *gate, const float *up, uint32_t n)
 {
     uint32_t i = 0;
-    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES)
         vf_store(gate + i, vf_mul(vf_silu(vf_load(gate + i)), vf_load(up + i)));
-    }
     SCALAR_KERNELS.silu_multiply(gate + i, up + i, n - i);
 }
 
 static void vector_gelu_multiply(float *gate, const float *up, uint32_t n)
 {
     uint32_t i = 0;
-    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES)
         vf_store(gate + i, vf_mul(vf_gelu(vf_load(gate + i)), vf_load(up + i)));
-    }
     SCALAR_KERNELS.gelu_multiply(gate + i, up + i, n - i);
 }
 
 static void vector_add(float *x, const float *y, uint32_t n)
 {
     uint32_t i = 0;
-    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES)
         vf_store(x + i, vf_add(vf_load(x + i), vf_load(y + i)));
-    }
     SCALAR_KERNELS.add(x + i, y + i, n - i);
 }
 

@@ -1,12 +1,13 @@
 /*
  * Encoding keys and values for their pages, and reading them back, for any number of lanes; kv.c is
- * the specification. The type is a constant where these are inlined. Included after vector_math.h.
+ * the specification. The type is a constant where these are inlined.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_KV_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_KV_H
 
 #include "engine/kernels/kv_page.h"
 #include "engine/kernels/math.h"
+#include "engine/kernels/vector/lanes.h"
 
 #include <math.h>
 
@@ -74,22 +75,19 @@ static void vector_kv_encode(enum kv_type type, const float x[static KV_BLOCK],
                              struct kv_block *out)
 {
     vf values[KV_VECTORS];
-    for (uint32_t i = 0; i < KV_VECTORS; i++) {
+    for (uint32_t i = 0; i < KV_VECTORS; i++)
         values[i] = vf_load(x + i * VECTOR_LANES);
-    }
     if (kv_is_quantized(type)) {
         vector_encode_quantized(type, values, out);
         return;
     }
-    for (uint32_t i = 0; i < KV_VECTORS; i++) {
-        if (type == KV_F32) {
+    for (uint32_t i = 0; i < KV_VECTORS; i++)
+        if (type == KV_F32)
             vf_store(out->f32 + i * VECTOR_LANES, values[i]);
-        } else if (type == KV_F16) {
+        else if (type == KV_F16)
             vf_store_f16(out->half + i * VECTOR_LANES, vf_saturate(values[i], 65504.0f));
-        } else {
+        else
             vi_store_words(out->half + i * VECTOR_LANES, vi_round_bf16(values[i]));
-        }
-    }
 }
 
 static void vector_kv_store(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head,

@@ -1,32 +1,17 @@
 /*
- * A kernel set of eight lanes but for its integer dot products: sixteen outputs are two sides.
+ * Tiles of a kernel set of eight lanes: sixteen outputs are two sides. The chains are scalar.c's.
  *
- * The including file has included its lanes (vector_avx2.h or vector_neon.h) and says how many
- * sides its dot products add up together, DOT_SIDES; then it defines dot_quads. The chains are
- * those of scalar.c.
+ * The set's own file defines dot_lanes, its integer dot products of DOT_SIDES sides at a time. Sums
+ * of a tile stay in acc: registers hold the dot products.
  */
-#ifndef QUIRE_ENGINE_KERNELS_VECTOR_EIGHT_H
-#define QUIRE_ENGINE_KERNELS_VECTOR_EIGHT_H
+#ifndef QUIRE_ENGINE_KERNELS_VECTOR_TILES_8_H
+#define QUIRE_ENGINE_KERNELS_VECTOR_TILES_8_H
 
-#define TILE_ROWS 4u
+#include "engine/kernels/block.h"
+#include "engine/kernels/vector/tile_kind.h"
 
-/* Attention: few rows take 4 vectors at a time, more rows take 2. */
-#define ATTENTION_WIDE 4u
-#define ATTENTION_FEW 2u
-#define ATTENTION_CASES(CASE) CASE(1) CASE(2) CASE(3) CASE(4)
-
-/* Each uses the ones before it. clang-format would sort them. */
-/* clang-format off */
-#include "engine/kernels/vector_math.h"
-#include "engine/kernels/vector_rows.h"
-#include "engine/kernels/vector_kv.h"
-#include "engine/kernels/vector_matmul.h"
-#include "engine/kernels/vector_attention.h"
-#include "engine/kernels/vector_members.h"
-/* clang-format on */
-
-/* dots[r] = Σ over `count` quads of block b from quad `first`, of the sides from `output`. */
-INLINE void dot_quads(const int rows, const struct tile_kind kind, const int parity,
+/* dots[r] = Σ over `count` lanes of block b from lane `first`, of the sides from `output`. */
+INLINE void dot_lanes(const int rows, const struct tile_kind kind, const int parity,
                       const int first, const int count, const uint8_t *q, uint32_t b,
                       const uint32_t output, const struct activation_block *a, size_t stride,
                       vi dots[][DOT_SIDES]);
@@ -38,7 +23,7 @@ INLINE void chain_scale(const int rows, const float *scale, const struct activat
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
         vf d = vf_set1(a[(size_t)r * stride].d);
-        float *chain = acc + r * (int)KERNEL_ROW_GROUP;
+        float *chain = acc + r * (int)KERNEL_ROW_BLOCK;
 #pragma GCC unroll 2
         for (int side = 0; side < DOT_SIDES; side++) {
             vf factor = vf_mul(vf_load(scale + 8 * side), d);
@@ -48,16 +33,15 @@ INLINE void chain_scale(const int rows, const float *scale, const struct activat
     }
 }
 
-INLINE void chain_minimum(const int rows, const float *minimum, const float *sum, size_t stride,
-                          float *acc)
+INLINE void chain_min(const int rows, const float *min, const float *sum, size_t stride, float *acc)
 {
     const size_t floats = stride * sizeof(struct activation_block) / sizeof *sum;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
         vf s = vf_set1(sum[(size_t)r * floats]);
         for (int side = 0; side < DOT_SIDES; side++) {
-            float *chain = acc + r * (int)KERNEL_ROW_GROUP + 8 * side;
-            vf_store(chain, vf_fma(vf_load(minimum + 8 * side), s, vf_load(chain)));
+            float *chain = acc + r * (int)KERNEL_ROW_BLOCK + 8 * side;
+            vf_store(chain, vf_fma(vf_load(min + 8 * side), s, vf_load(chain)));
         }
     }
 }
@@ -69,22 +53,21 @@ INLINE void tile_sides(const int rows, const struct tile_kind kind, const int pa
 {
     vi dots[TILE_ROWS][DOT_SIDES];
     acc += output;
-    if (!kind.halves) {
-        dot_quads(rows, kind, parity, 0, 8, panel->q, b, output, a, stride, dots);
+    if (!kind.sub_blocks) {
+        dot_lanes(rows, kind, parity, 0, 8, panel->q, b, output, a, stride, dots);
         chain_scale(rows, panel->scale[b] + output, a, stride, dots, acc);
-        if (kind.minimums) {
-            chain_minimum(rows, panel->minimum[b] + output, &a->sum_scaled, stride, acc);
-        }
+        if (kind.has_min)
+            chain_min(rows, panel->min[b] + output, &a->sum_scaled, stride, acc);
         return;
     }
-    const float *minimums = panel->minimum[2 * b] + output;
-    dot_quads(rows, kind, parity, 0, 4, panel->q, b, output, a, stride, dots);
+    const float *mins = panel->min[2 * b] + output;
+    dot_lanes(rows, kind, parity, 0, 4, panel->q, b, output, a, stride, dots);
     chain_scale(rows, panel->scale[2 * b] + output, a, stride, dots, acc);
-    dot_quads(rows, kind, parity, 4, 4, panel->q, b, output, a, stride, dots);
+    dot_lanes(rows, kind, parity, 4, 4, panel->q, b, output, a, stride, dots);
     chain_scale(rows, panel->scale[2 * b + 1] + output, a, stride, dots, acc);
-    if (kind.minimums) {
-        chain_minimum(rows, minimums, &a->half_sum_scaled[0], stride, acc);
-        chain_minimum(rows, minimums + KERNEL_ROW_GROUP, &a->half_sum_scaled[1], stride, acc);
+    if (kind.has_min) {
+        chain_min(rows, mins, &a->sub_sum_scaled[0], stride, acc);
+        chain_min(rows, mins + KERNEL_ROW_BLOCK, &a->sub_sum_scaled[1], stride, acc);
     }
 }
 
@@ -93,9 +76,8 @@ INLINE void tile_block(const int rows, const struct tile_kind kind, const int pa
                        size_t stride, float *acc)
 {
 #pragma GCC unroll 2
-    for (uint32_t output = 0; output < KERNEL_ROW_GROUP; output += DOT_SIDES * VECTOR_LANES) {
+    for (uint32_t output = 0; output < KERNEL_ROW_BLOCK; output += DOT_SIDES * VECTOR_LANES)
         tile_sides(rows, kind, parity, panel, b, output, a, stride, acc);
-    }
 }
 
 INLINE void tile(const int rows, const struct tile_kind kind, const struct panel *panel,
@@ -114,7 +96,7 @@ INLINE void tile(const int rows, const struct tile_kind kind, const struct panel
     }
 }
 
-INLINE void tile_float(const int rows, const enum float_kind kind, const void *weights,
+INLINE void tile_float(const int rows, const enum tensor_format format, const void *weights,
                        uint32_t columns, const float *x, size_t stride, float *acc)
 {
     vf chain[TILE_ROWS][2];
@@ -122,17 +104,17 @@ INLINE void tile_float(const int rows, const enum float_kind kind, const void *w
     const float *floats = weights;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        chain[r][0] = vf_load(acc + r * (int)KERNEL_ROW_GROUP);
-        chain[r][1] = vf_load(acc + r * (int)KERNEL_ROW_GROUP + 8);
+        chain[r][0] = vf_load(acc + r * (int)KERNEL_ROW_BLOCK);
+        chain[r][1] = vf_load(acc + r * (int)KERNEL_ROW_BLOCK + 8);
     }
     for (size_t i = 0; i < columns; i++) {
         vf w[2];
 #pragma GCC unroll 2
         for (size_t side = 0; side < 2; side++) {
-            size_t at = i * KERNEL_ROW_GROUP + side * 8;
-            w[side] = kind == KIND_F32   ? vf_load(floats + at)
-                      : kind == KIND_F16 ? vf_load_f16(halves + at)
-                                         : vf_load_bf16(halves + at);
+            size_t at = i * KERNEL_ROW_BLOCK + side * 8;
+            w[side] = format == FORMAT_F32   ? vf_load(floats + at)
+                      : format == FORMAT_F16 ? vf_load_f16(halves + at)
+                                             : vf_load_bf16(halves + at);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -143,11 +125,9 @@ INLINE void tile_float(const int rows, const enum float_kind kind, const void *w
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        vf_store(acc + r * (int)KERNEL_ROW_GROUP, chain[r][0]);
-        vf_store(acc + r * (int)KERNEL_ROW_GROUP + 8, chain[r][1]);
+        vf_store(acc + r * (int)KERNEL_ROW_BLOCK, chain[r][0]);
+        vf_store(acc + r * (int)KERNEL_ROW_BLOCK + 8, chain[r][1]);
     }
 }
-
-#include "engine/kernels/vector_plans.h"
 
 #endif
