@@ -1,6 +1,6 @@
 /*
  * The specification of attention, for one query and one head at a time. Keys and values are what
- * kv.c reads back from the page, as floats, whatever their type.
+ * kv_page.c reads back from the page, as floats, whatever their type.
  *
  * A query at position P sees keys lo … P (lo > 0 with a window); others are skipped, never read.
  * Keys are walked upwards in segments of 512 and tiles of 64 positions, both at absolute multiples,

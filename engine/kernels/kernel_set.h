@@ -73,7 +73,7 @@ struct kernels {
     void (*add)(float *x, const float *y, uint32_t n); /* x += y */
 
     /* Store one token's key and value [head_dim] of one layer and KV head at `slot` =
-       page·page_size + offset, rounded and saturated as kv.c says. Threads may store different
+       page·page_size + offset, rounded and saturated as kv_page.c says. Threads may store different
        tokens of one page at the same time. */
     void (*kv_store)(const struct kv_layout *kv, uint32_t layer, uint32_t kv_head, uint64_t slot,
                      const float *key, const float *value);

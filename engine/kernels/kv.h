@@ -14,7 +14,7 @@
  * A byte of q4_0 holds two dimensions of one token, each as q + 8: of keys 2i in the low and 2i + 1
  * in the high half, of values i and i + 16. So no two tokens share a byte, and threads may store
  * neighbours at the same time. q8_0 and q4_0 are GGML's blocks of 32 (ggml-common.h) taken apart:
- * their value is d·q. What is stored for a number is kv.c's to say. Any thread, no allocation.
+ * their value is d·q. What is stored for a number is kv_page.c's to say. Any thread, no allocation.
  */
 #ifndef QUIRE_ENGINE_KERNELS_KV_H
 #define QUIRE_ENGINE_KERNELS_KV_H

@@ -142,7 +142,7 @@ static inline void kv_store_with(kv_encode_fn *encode, const struct kv_layout *k
     }
 }
 
-/* kv.c: the specification. */
+/* kv_page.c: the specification. */
 void scalar_kv_encode(enum kv_type type, const float x[static KV_BLOCK], struct kv_block *out);
 /* out [head_dim] = the key or value of one token, read back. */
 void scalar_kv_read_key(const struct kv_layout *kv, const uint8_t *plane, uint32_t offset,

@@ -69,20 +69,25 @@ static inline void copy_unit(uint8_t *to, const uint8_t *from, uint32_t width)
 
 /* One row of one chunk: `in` says whether from the file's blocks into the chunk, or back. The 32
    high bits of a block of nibbles are turned, so that bit j of byte i is that of value 4j + i. */
-static void move_chunk_row(enum tensor_format format, uint32_t blocks, uint32_t row, bool in,
-                           uint8_t *file, uint8_t *chunk)
+static inline __attribute__((always_inline)) void move_chunk_row(enum tensor_format format,
+                                                                 uint32_t blocks, uint32_t row,
+                                                                 const bool in, uint8_t *file,
+                                                                 uint8_t *chunk)
 {
     const struct format_row *of = &FORMAT_TABLE[format];
+    const bool has_high = format_has_high_bits(format);
     uint64_t at = 0; /* bytes of all units before this one, of 16 rows */
     for (int f = 0; f < FIELD_COUNT; f++) {
         const struct format_field field = of->fields[f];
+        const bool lines = has_high && field.width == 4;
         const bool planes = f == FIELD_HIGH && of->weights == WEIGHTS_NIBBLES;
         for (uint32_t b = 0; b < blocks; b++) {
             uint8_t *unit = file + b * of->info.block_bytes + field.at;
             for (uint32_t i = 0; i < field.units; i++) {
-                uint64_t line = at / 64;
-                uint8_t *place = chunk + row * field.width;
-                place += field.width == 4 ? 64 * repack_line(format, blocks, (uint32_t)line) : at;
+                uint64_t offset = at;
+                if (lines)
+                    offset = 64 * (uint64_t)repack_line(format, blocks, (uint32_t)(at / 64));
+                uint8_t *place = chunk + offset + row * field.width;
                 copy_unit(in ? place : unit, in ? unit : place, field.width);
                 if (planes) {
                     uint32_t word;

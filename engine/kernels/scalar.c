@@ -18,7 +18,7 @@
  *   y = acc, or y = y + acc.
  *
  * Sums along a row: 16 lanes, lane = position mod 16, ascending; then lanes i + 8, 4, 2, 1 are
- * added to lane i. Attention: scalar_attention.c; storing keys and values: kv.c. Everything else is
+ * added to lane i. Attention: attention.c; storing keys and values: kv_page.c. Everything else is
  * elementwise.
  *
  * Packed matrices are the file's rows. Called through SCALAR_KERNELS only.

@@ -17,6 +17,8 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("base", "pager", "engine", "sizing", "api", "server", "cli")
+# Folders that nobody sees but the one around them: the drawing has one row for both.
+INSIDE = {"engine/kernels/vector": "engine/kernels"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 COMMENT_OR_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 WORD = re.compile(r"(?<!struct )(?<!enum )\b[A-Za-z_]\w*\b")
@@ -143,7 +145,8 @@ class Tree:
         """{row of the drawing: rows that it needs}. A row is a folder; files of a folder that stand below its own parts,
         as engine/batch.h below engine/model, have rows of their own."""
         def folder(node):
-            return node.rsplit("/", 1)[0]
+            name = node.rsplit("/", 1)[0]
+            return INSIDE.get(name, name)
 
         low = set()
         parts = [(a, b) for a, b in self.why if folder(a).startswith(folder(b) + "/")]

@@ -1,5 +1,5 @@
 /*
- * Encoding keys and values for their pages, and reading them back, for any number of lanes; kv.c is
+ * Encoding keys and values for their pages, and reading them back, for any number of lanes; kv_page.c is
  * the specification. The type is a constant where these are inlined.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_KV_H

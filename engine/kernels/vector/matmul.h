@@ -65,10 +65,9 @@ static struct ahead ahead_of(enum tensor_format format, uint64_t chunk_bytes, ui
 /* acc [rows][16] of one block; `first` is a row of the activations. */
 static void integer_row_block(const struct repacked_matrix *matrix, const uint8_t *block,
                               const struct activations *activations, uint32_t first, uint32_t rows,
-                              float *acc)
+                              float *acc, const struct integer_tiles *tiles)
 {
     struct panel panel;
-    const struct integer_tiles *tiles = integer_tiles_of(matrix->format);
     panel_read_fn *read = PANEL_READ_OF[matrix->format];
     uint64_t chunk_bytes = repack_chunk_bytes(matrix->format);
     struct ahead ahead = ahead_of(matrix->format, chunk_bytes, rows);
@@ -147,6 +146,7 @@ static void vector_matmul(const struct repacked_matrix *matrix,
     CHECK(activations->k == matrix->k && first_row + rows <= activations->row_count);
     float acc[ROWS_MAX * KERNEL_ROW_BLOCK] __attribute__((aligned(64)));
     bool integer = format_is_quantized(matrix->format);
+    const struct integer_tiles *tiles = integer ? integer_tiles_of(matrix->format) : NULL;
     uint32_t last = last_block(matrix, first_block, blocks);
     uint64_t block_bytes = repack_row_block_bytes(matrix->format, matrix->k);
     uint32_t per_chunk = rows_per_chunk(matrix->k);
@@ -155,7 +155,7 @@ static void vector_matmul(const struct repacked_matrix *matrix,
         for (uint32_t g = first_block; g < last; g++) {
             const uint8_t *block = (const uint8_t *)matrix->data + g * block_bytes;
             if (integer)
-                integer_row_block(matrix, block, activations, first_row + r, count, acc);
+                integer_row_block(matrix, block, activations, first_row + r, count, acc, tiles);
             else
                 float_row_block(matrix, block, activations, first_row + r, count, acc);
             write_row_block(matrix, g, acc, count, accumulate, y + (first_row + r) * y_stride,

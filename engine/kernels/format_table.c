@@ -1,7 +1,7 @@
 /*
  * What other folders may ask of the table of formats.
  *
- * The table itself is format_table.h. Numbers that it does not name are unknown to us, whatever
+ * The rows are in format_table.h. Numbers that it does not name are unknown to us, whatever
  * GGML may call them; so is a number of blocks whose bytes do not fit 64 bits. Any thread.
  */
 #include "engine/kernels/format.h"
