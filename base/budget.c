@@ -4,10 +4,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const names[BUDGET_ACCOUNTS] = {
     [BUDGET_PROGRAM] = "program",   [BUDGET_WEIGHTS] = "weights", [BUDGET_TOKENIZER] = "tokenizer",
@@ -96,78 +93,4 @@ void budget_print(const struct budget *budget, struct buffer *out)
         buffer_appendf(out, "  %-10s %12s\n", names[i], bytes_format(budget->cap_bytes[i], text));
     buffer_appendf(out, "  %-10s %12s\n", "free", bytes_format(budget_unreserved(budget), text));
     buffer_appendf(out, "  %-10s %12s\n", "total", bytes_format(budget->total_bytes, text));
-}
-
-/* The number in a one-line file, or UINT64_MAX ("max", absent, or not a number). */
-static uint64_t read_limit(const char *path)
-{
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return UINT64_MAX;
-    char line[64];
-    uint64_t value = UINT64_MAX;
-    if (fgets(line, sizeof line, file) && line[0] >= '0' && line[0] <= '9')
-        value = strtoull(line, NULL, 10);
-    fclose(file);
-    return value;
-}
-
-/* The least limit from this process' cgroup up to the root, given where a controller is mounted. */
-static uint64_t least_limit(const char *mount, const char *group, const char *file)
-{
-    char path[4096];
-    char parent[2048];
-    uint64_t least = UINT64_MAX;
-    snprintf(parent, sizeof parent, "%s", group);
-    for (;;) {
-        if ((size_t)snprintf(path, sizeof path, "%s%s/%s", mount, parent, file) < sizeof path) {
-            uint64_t limit = read_limit(path);
-            if (limit < least)
-                least = limit;
-        }
-        char *slash = strrchr(parent, '/');
-        if (!slash)
-            return least;
-        *slash = '\0';
-    }
-}
-
-static uint64_t cgroup_limit(void)
-{
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    if (!file)
-        return UINT64_MAX;
-    char line[2048];
-    uint64_t least = UINT64_MAX;
-    while (fgets(line, sizeof line, file)) {
-        line[strcspn(line, "\n")] = '\0';
-        /* "0::/group" (v2) or "7:memory,hugetlb:/group" (v1) */
-        char *controllers = strchr(line, ':');
-        char *group = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!group)
-            continue;
-        *group++ = '\0';
-        controllers++;
-        if (!strcmp(group, "/"))
-            group = "";
-        uint64_t limit = UINT64_MAX;
-        if (!*controllers)
-            limit = least_limit("/sys/fs/cgroup", group, "memory.max");
-        else if (strstr(controllers, "memory"))
-            limit = least_limit("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes");
-        if (limit < least)
-            least = limit;
-    }
-    fclose(file);
-    return least;
-}
-
-uint64_t budget_detect_bytes(void)
-{
-    uint64_t physical = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t limit = cgroup_limit();
-    if (limit < physical)
-        return limit;
-    uint64_t reserve = physical / 16 > 64 * MIB ? physical / 16 : 64 * MIB;
-    return physical > reserve ? physical - reserve : physical;
 }

@@ -59,8 +59,4 @@ const char *budget_account_name(enum budget_account account);
 /* The table printed at start: a line per account and the total. */
 void budget_print(const struct budget *budget, struct buffer *out);
 
-/* What the container or machine allows: the least of the cgroup v2 and v1 limits and physical
-   memory, less a reserve of max(64 MiB, 1/16) when it is not a cgroup's. */
-uint64_t budget_detect_bytes(void);
-
 #endif

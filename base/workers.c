@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/machine.h"
 #include "base/minmax.h"
 
 #include <limits.h>
@@ -167,15 +168,6 @@ static void *worker_main(void *arg)
     }
 }
 
-/* Spinning helps only while every thread has a core of its own. */
-static unsigned usable_cores(void)
-{
-    cpu_set_t set;
-    long cores =
-        sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-    return cores > 0 ? (unsigned)cores : 1;
-}
-
 static enum status start_thread(struct workers *workers, unsigned index, struct error *error)
 {
     struct thread_start *start = malloc(sizeof *start);
@@ -204,7 +196,9 @@ enum status workers_create(unsigned thread_count, struct workers **out, struct e
     }
     memset(workers, 0, sizeof *workers);
     workers->threads = threads;
-    workers->crowded = thread_count > usable_cores();
+    struct machine_kernel kernel;
+    machine_ask_kernel(&kernel);
+    workers->crowded = thread_count > kernel.cores; /* spinning would keep a core from another */
     workers->count = 1;
     for (unsigned i = 1; i < thread_count; i++) {
         enum status status = start_thread(workers, i, error);

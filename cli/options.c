@@ -76,8 +76,8 @@ static const struct spec specs[] = {
      .help = "a Jinja chat template instead of the model file's", .also = "chat-template-file"},
 
     {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
-     .help = "everything the process may hold: 512MiB, 2GiB … (the container's limit, else most of "
-             "the machine's memory)"},
+     .help = "everything the process may hold: 512MiB, 2GiB … (what the machine and the process's "
+             "cgroups have available, as far as it can be used)"},
     {"context", 'c', "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(context), 1, 1 << 24,
      .help = "longest sequence, prompt and answer together (the model's)"},
     {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(page_size), 8, 64,
@@ -102,9 +102,10 @@ static const struct spec specs[] = {
              "memory holds)"},
 
     {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(threads), 1, 1024,
-     .group = "Computing", .help = "compute threads (the cores that this process may use)"},
+     .group = "Computing",
+     .help = "compute threads (the cores that this process may use: affinity, cpuset, CPU quota)"},
     {"max-seqs", 0, "COUNT", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_seqs), 1, 4096,
-     .help = "sequences computed together (128)"},
+     .help = "sequences computed together (128; `quire run`: 1)"},
     {"max-batch-tokens", 0, "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_batch_tokens), 1,
      65536,
      .help = "most tokens of one step; longer prompts are computed in pieces (up to 512, as the "

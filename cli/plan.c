@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "sizing/plan_answer.h"
 
 #include <errno.h>
@@ -178,11 +179,13 @@ static void write_start(const struct planning *planning, struct buffer *out)
 
 static void measure(struct planning *planning)
 {
-    uint64_t quarter = budget_detect_bytes() / 4;
+    struct machine machine;
+    machine_inspect_own(&machine);
+    uint64_t quarter = machine.memory_bytes / 4;
     struct speed_meter meter = {
         .kernels = planning->question.model.kernels,
         .workers = planning->workers,
-        .cores = runtime_cores(),
+        .cores = machine.cores,
         .memory_bytes = quarter < MEASURE_BYTES ? quarter : MEASURE_BYTES,
     };
     plan_times_make(&meter, &planning->config, planning->formats, planning->format_count,

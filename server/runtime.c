@@ -13,55 +13,49 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "sizing/plan.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
 
-/* CPU time that the cgroup allows, in whole cores rounded up; 0: no limit. */
-static unsigned quota_cores(void)
+/* More than the machine has is the operator's to ask for: others may leave, there may be swap. */
+static void warn_memory(uint64_t asked_bytes, const struct machine *machine)
 {
-    long long quota = -1, period = 100000;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        if (fscanf(file, "%lld %lld", &quota, &period) != 2)
-            quota = -1; /* "max" */
-        fclose(file);
-    } else if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re"))) {
-        if (fscanf(file, "%lld", &quota) != 1)
-            quota = -1;
-        fclose(file);
-        if ((file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re"))) {
-            if (fscanf(file, "%lld", &period) != 1)
-                period = 100000;
-            fclose(file);
-        }
-    }
-    return quota > 0 && period > 0 ? (unsigned)((quota + period - 1) / period) : 0;
-}
-
-unsigned runtime_cores(void)
-{
-    cpu_set_t set;
-    int cores = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN)
-                                                       : CPU_COUNT(&set);
-    unsigned quota = quota_cores();
-    unsigned usable = cores > 0 ? (unsigned)cores : 1;
-    return quota && quota < usable ? quota : usable;
+    char asked[24], has[24];
+    bytes_format(asked_bytes, asked);
+    if (asked_bytes > machine->memory_limit_bytes)
+        log_warn("memory",
+                 "--memory %s is more than the %s of %s: the process may be killed for it", asked,
+                 bytes_format(machine->memory_limit_bytes, has), machine->memory_limit_by);
+    else if (asked_bytes > machine->memory_bytes)
+        log_warn("memory", "--memory %s is more than the %s that are available now (%s)", asked,
+                 bytes_format(machine->memory_bytes, has), machine->memory_by);
 }
 
 void runtime_resolve(struct options *options)
 {
+    struct machine machine;
+    char memory[24];
+    machine_inspect_own(&machine);
+    log_info("machine", "available memory: %s (%s); cores: %u (%s)",
+             bytes_format(machine.memory_bytes, memory), machine.memory_by, machine.cores,
+             machine.cores_by);
     if (!options->threads)
-        options->threads = runtime_cores();
-    if (!options->memory_bytes)
-        options->memory_bytes = budget_detect_bytes();
+        options->threads = machine.cores;
+    if (!options->memory_bytes) {
+        options->memory_bytes = machine.memory_bytes;
+        options->memory_fitted = options->command != COMMAND_PLAN; /* it asks what is left */
+    } else if (options->command != COMMAND_PLAN) { /* whose question is about any machine */
+        warn_memory(options->memory_bytes, &machine);
+    }
+    if (options->command == COMMAND_RUN && !options->max_seqs_given)
+        options->max_seqs = 1; /* one conversation needs no pages for more */
     if (options->max_connections)
         return;
     options->max_connections = plan_connections(options->memory_bytes);
@@ -116,12 +110,13 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
     if (groups->count > 1)
         snprintf(windows, sizeof windows, ", %u groups of layers, window %u", groups->count,
                  groups->window[groups->count - 1]);
-    log_info("kv_pool", "%u pages of %u tokens in %s%s, context %u, up to %u sequences",
+    log_info("kv_pool", "%u pages of %u tokens in %s%s, context %u, up to %u sequences%s",
              plan->backend.page_count - 1, plan->backend.page_size,
-             kv_type_name(plan->backend.kv_type), windows, runtime->context, options->max_seqs);
+             kv_type_name(plan->backend.kv_type), windows, runtime->context, options->max_seqs,
+             plan->capped ? PLAN_CAPPED : "");
 }
 
-/* An asked-for length that is not what will be served. */
+/* A length that was asked for, or that the model has, and that is not what will be served. */
 static void warn_context(const struct plan_model *model, const struct plan *plan,
                          const struct options *options)
 {
@@ -129,12 +124,13 @@ static void warn_context(const struct plan_model *model, const struct plan *plan
         log_warn("context",
                  "--context %u is more than the %u that the model was trained for; it is %u",
                  options->context, model->config->context, plan->context);
-    if (plan->context < plan->wanted && options->context) {
+    if (plan->context < plan->wanted) {
         char would[24];
         log_warn("context",
-                 "--context %u does not fit the memory budget; it is %u; --memory %s would hold "
+                 "%s %u does not fit the memory budget; it is %u; --memory %s would hold "
                  "one sequence of that length",
-                 plan->wanted, plan->context,
+                 options->context ? "--context" : "the model's context of", plan->wanted,
+                 plan->context,
                  bytes_format(plan_least_bytes(model, options, 1, plan->wanted), would));
     }
 }

@@ -42,10 +42,8 @@ typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
                                                const struct backend_options *options,
                                                struct backend **out, struct error *error);
 
-/* Cores that this process may use: affinity, and what the cgroup allows, rounded up. */
-unsigned runtime_cores(void);
-
-/* Fill in what the options left to the machine: memory_bytes, threads, max_connections. */
+/* Fill in what the options left to the machine: memory_bytes, threads, max_connections. Logs who
+   decided (base/machine.h), and warns of a given budget that is larger than what there is. */
 void runtime_resolve(struct options *options);
 
 /* On failure everything is undone and *error says what and what would fit. Options are resolved.

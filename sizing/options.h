@@ -36,7 +36,8 @@ struct options {
     const char *host;          /* --host 127.0.0.1 */
     uint16_t port;             /* --port 8080; 0: any free one, printed */
     unsigned threads;          /* --threads; 0: the cores this process may use */
-    uint64_t memory_bytes;     /* --memory; 0: budget_detect_bytes */
+    uint64_t memory_bytes;     /* --memory; 0: what is available (base/machine.h) */
+    bool memory_fitted;        /* set by runtime_resolve: no --memory was given */
     const char *swap_dir;      /* --swap-dir; NULL: nobody is swapped */
     uint64_t swap_bytes;       /* --swap-bytes; 4 GiB, if there is a swap_dir */
     uint32_t context;          /* --context; 0: the model's */

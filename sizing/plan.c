@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/costs.h"
+#include "base/minmax.h"
 
 #include <string.h>
 
@@ -240,6 +241,10 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     uint64_t tokens = page_tokens(plan, pages);
     plan->context = tokens < plan->wanted ? (uint32_t)tokens : plan->wanted;
     plan->account_bytes[BUDGET_KV] = pages * plan->sizes.page;
+    plan->capped = pages == most;
+    if (plan->capped && options->memory_fitted)
+        plan->total_bytes =
+            min_u64(total, fixed + max_u64(plan->account_bytes[BUDGET_KV], loading));
     plan->backend.page_count = (uint32_t)pages;
     plan->backend.context = plan->engine.context = plan->context;
     return STATUS_OK;

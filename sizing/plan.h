@@ -51,12 +51,16 @@ struct plan_model {
     uint64_t tokenizer_bytes;
 };
 
+/* What a capped plan is said to be, behind its context and its number of sequences. */
+#define PLAN_CAPPED " (that many of that length use no more)"
+
 /* Holds a pointer into itself: do not copy. */
 struct plan {
     uint64_t total_bytes;
     uint64_t account_bytes[BUDGET_ACCOUNTS]; /* caps; their sum is at most the total */
     uint32_t wanted;                /* longest sequence asked for, at most what the model knows */
     uint32_t context;               /* and what it is: at most what the pool holds */
+    bool capped;                    /* more pages could not be used: see PLAN_CAPPED */
     struct backend_options backend; /* page_count, max_batch_rows, context chosen */
     struct engine_options engine;   /* .backend is `shape` until there is a real one */
     struct backend shape;           /* what the engine's size depends on */
@@ -64,9 +68,11 @@ struct plan {
     struct plan_kv kv;
 };
 
-/* Divide options->memory_bytes. Options are resolved (runtime_resolve). STATUS_INVALID (param
-   "memory") with the numbers when not even a short sequence fits; what the accounts would have been
-   is in *out then too. STATUS_INVALID (param "kv-type") when the model's heads do not suit it. */
+/* Divide options->memory_bytes. With options->memory_fitted the total is no more than what can be
+   used: max_seqs sequences of the context, and what loading needs. Options are resolved
+   (runtime_resolve). STATUS_INVALID (param "memory") with the numbers when not even a short
+   sequence fits; what the accounts would have been is in *out then too. STATUS_INVALID (param
+   "kv-type") when the model's heads do not suit it. */
 enum status plan_make(const struct plan_model *model, const struct options *options,
                       struct plan *out, struct error *error);
 

@@ -75,10 +75,11 @@ static void write_budget(const struct plan_answer *answer, struct buffer *out)
     if (plan->backend.page_count > 0)
         buffer_appendf(
             out,
-            "kv_pool: %u pages of %u tokens in %s, context %u, up to %u sequences, steps of up "
-            "to %u tokens\n",
+            "kv_pool: %u pages of %u tokens in %s, context %u, up to %u sequences%s, steps "
+            "of up to %u tokens\n",
             plan->backend.page_count - 1, plan->backend.page_size, kv_type_name(plan->kv.type),
-            plan->context, answer->max_seqs, plan->backend.max_batch_rows);
+            plan->context, answer->max_seqs, plan->capped ? PLAN_CAPPED : "",
+            plan->backend.max_batch_rows);
     if (answer->swap_pages > 0) {
         char users[32], tokens[32];
         buffer_appendf(out,
@@ -200,10 +201,11 @@ static void json_budget(const struct plan_answer *answer, struct buffer *out)
                        budget_account_name((enum budget_account)i), plan->account_bytes[i]);
     buffer_appendf(out,
                    "},\"pool\":{\"pages\":%u,\"page_tokens\":%u,\"page_bytes\":%" PRIu64
-                   ",\"context\":%u,\"max_seqs\":%u,\"max_batch_tokens\":%u}",
+                   ",\"context\":%u,\"max_seqs\":%u,\"max_batch_tokens\":%u,"
+                   "\"capped\":%s}",
                    plan->backend.page_count ? plan->backend.page_count - 1 : 0,
                    plan->backend.page_size, answer->own.page_bytes, plan->context, answer->max_seqs,
-                   plan->backend.max_batch_rows);
+                   plan->backend.max_batch_rows, plan->capped ? "true" : "false");
 }
 
 static void json_times(const struct plan_words *words, const struct plan_answer *answer,
