@@ -207,6 +207,29 @@ START_TEST(test_division)
 }
 END_TEST
 
+/* A pool that --max-seqs sequences of the context fill is marked, and a budget that nobody gave
+   ends there. */
+START_TEST(test_capped)
+{
+    struct plan_question ask = question();
+    struct plan plan;
+    options.max_seqs = 4;
+    options.memory_bytes = 96 * GIB;
+    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    ck_assert(plan.capped);
+    ck_assert_uint_eq(plan.total_bytes, 96 * GIB);
+    uint64_t sum = sum_of(&plan);
+    options.memory_fitted = true;
+    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    ck_assert_uint_eq(sum_of(&plan), sum);
+    ck_assert_uint_eq(plan.total_bytes, sum);
+    options.memory_bytes = 8 * GIB;
+    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    ck_assert(!plan.capped);
+    ck_assert_uint_eq(plan.total_bytes, 8 * GIB);
+}
+END_TEST
+
 START_TEST(test_least)
 {
     struct plan_question ask = question();
@@ -396,6 +419,7 @@ int main(void)
     tcase_add_test(tests, test_windows);
     tcase_add_test(tests, test_tokens_of_pages);
     tcase_add_test(tests, test_division);
+    tcase_add_test(tests, test_capped);
     tcase_add_test(tests, test_least);
     tcase_add_test(tests, test_yes);
     tcase_add_test(tests, test_as_many_as_fit);
