@@ -44,14 +44,20 @@ static void read_ids(struct json_document *document)
         char c = slice.text[i];
         if (c == ']' && list < document->scan.id_list_count)
             document->list_ends[list++] = count;
-        if (c < '0' || c > '9')
+        if (c != '-' && (c < '0' || c > '9'))
             continue;
-        uint32_t value = 0;
-        for (; slice.text[i] >= '0' && slice.text[i] <= '9'; i++)
-            value = value * 10 + (uint32_t)(slice.text[i] - '0');
-        i--;
+        size_t length = strspn(slice.text + i, "+-.0123456789eE");
+        uint64_t value = 0;
+        for (size_t k = i; k < i + length && value != UINT64_MAX; k++) {
+            c = slice.text[k];
+            value = c >= '0' && c <= '9' ? value * 10 + (uint64_t)(c - '0') : UINT64_MAX;
+        }
+        bool negative, spelled = value == UINT64_MAX; /* not plain digits */
+        if (spelled)
+            CHECK(json_integer((struct json_slice){slice.text + i, length}, &negative, &value));
         CHECK(count < document->scan.id_count);
-        document->ids[count++] = value;
+        document->ids[count++] = (uint32_t)value;
+        i += length - 1;
     }
     if (document->scan.id_list_count == 0)
         document->list_ends[0] = count;

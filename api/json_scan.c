@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/utf8.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct cursor {
@@ -207,18 +208,91 @@ static bool scan_scalar(struct cursor *cursor)
     }
 }
 
+/* Moves behind the digits at *at and appends them to *value, until one does not fit. */
+static bool add_digits(struct json_slice number, size_t *at, uint64_t *value, unsigned *count)
+{
+    for (; *at < number.length && number.text[*at] >= '0' && number.text[*at] <= '9'; ++*at) {
+        if (__builtin_mul_overflow(*value, 10u, value) ||
+            __builtin_add_overflow(*value, (uint64_t)(number.text[*at] - '0'), value))
+            return false;
+        ++*count;
+    }
+    return true;
+}
+
+bool json_integer(struct json_slice number, bool *negative, uint64_t *value)
+{
+    size_t at = 0, end = number.length;
+    unsigned whole = 0, fraction = 0;
+    int64_t exponent = 0;
+    *value = 0;
+    *negative = end > 0 && number.text[0] == '-';
+    at += *negative;
+    const char *point = memchr(number.text, '.', end), *e = memchr(number.text, 'e', end);
+    e = e ? e : memchr(number.text, 'E', end);
+    if (e) {
+        exponent = strtol(e + 1, NULL, 10);
+        exponent = exponent < -1000 ? -1000 : exponent > 1000 ? 1000 : exponent;
+        end = (size_t)(e - number.text);
+    }
+    for (; end >= 2 && number.text[end - 1] == '0' && number.text[end - 2] != '-'; end--)
+        exponent += !point; /* zeros at the end: of a fraction they count for nothing */
+    number.length = end;
+    if (!add_digits(number, &at, value, &whole) || whole == 0)
+        return false;
+    if (point && (at++, !add_digits(number, &at, value, &fraction)))
+        return false;
+    exponent -= fraction;
+    for (; exponent < 0 && *value; exponent++, *value /= 10)
+        if (*value % 10)
+            return false;
+    for (; exponent > 0 && *value; exponent--)
+        if (__builtin_mul_overflow(*value, 10u, value))
+            return false;
+    return at == number.length;
+}
+
+/* Part of a number that is not plain digits? */
+static bool spells_on(char c)
+{
+    return c == '.' || c == 'e' || c == 'E' || (c >= '0' && c <= '9');
+}
+
+/* The integer at the cursor. Plain digits, which a body has millions of, take the short way. */
+static bool scan_id(struct cursor *cursor)
+{
+    uint64_t plain = 0;
+    size_t start = cursor->at, at = start;
+    for (; at < cursor->length && at - start < 10; at++) {
+        char c = cursor->text[at];
+        if (c < '0' || c > '9')
+            break;
+        plain = plain * 10 + (uint64_t)(c - '0');
+    }
+    bool leading_zero = at - start > 1 && cursor->text[start] == '0';
+    if (at > start && at < cursor->length && !leading_zero && !spells_on(cursor->text[at])) {
+        cursor->at = at;
+        return plain <= UINT32_MAX;
+    }
+    struct error ignored;
+    struct cursor copy = *cursor;
+    bool negative;
+    uint64_t value;
+    copy.error = &ignored;
+    if (!scan_number(&copy))
+        return false;
+    struct json_slice number = {cursor->text + cursor->at, copy.at - cursor->at};
+    cursor->at = copy.at;
+    return json_integer(number, &negative, &value) && value <= UINT32_MAX && !(negative && value);
+}
+
 /* One flat list of ids, non-empty, at the cursor: counts them. false: it is something else. */
 static bool skip_id_list(struct cursor *cursor, uint32_t *count)
 {
     cursor->at++;
     do {
         skip_space(cursor);
-        uint64_t value = 0;
-        size_t start = cursor->at;
-        while (peek(cursor) >= '0' && peek(cursor) <= '9' && cursor->at - start < 10)
-            value = value * 10 + (uint64_t)(cursor->text[cursor->at++] - '0');
-        size_t digits = cursor->at - start;
-        if (digits == 0 || (digits > 1 && cursor->text[start] == '0') || value > UINT32_MAX)
+        if (!scan_id(cursor))
             return false;
         skip_space(cursor);
         ++*count;

@@ -46,6 +46,9 @@ bool json_next(struct json_slice container, size_t *at, struct json_slice *key,
 bool json_slice_is(struct json_slice string, const char *text);
 /* Append the decoded text of a string slice. */
 void json_decode_string(struct json_slice string, struct buffer *out);
+/* A number slice that is an integer, however it is spelled (42.0, 1e1): its sign and its magnitude,
+   exactly. False when it is none, or one of more than 64 bits. */
+bool json_integer(struct json_slice number, bool *negative, uint64_t *value);
 /* The value of `key` in an object slice; text NULL when absent. */
 struct json_slice json_find(struct json_slice object, const char *key);
 

@@ -4,37 +4,13 @@
  */
 #include "api/request.h"
 
+#include "api/unsupported.h"
 #include "base/check.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-/* Values that ask for nothing: clients send them for fields they do not use. */
-static bool is_neutral(const struct cJSON *value)
-{
-    bool flag;
-    double number;
-    if (!value)
-        return true;
-    if (json_is_bool(value, &flag))
-        return !flag;
-    if (json_is_string(value))
-        return json_string(value)[0] == '\0';
-    if (json_number(value, &number))
-        return number == 0;
-    return !json_first(value) && (json_is_array(value) || json_is_object(value));
-}
-
-enum status request_refuse(const struct cJSON *root, const char *const *names, struct error *error)
-{
-    for (size_t i = 0; names[i]; i++)
-        if (!is_neutral(json_get(root, names[i])))
-            return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", names[i],
-                                  "%s is not supported by this server.", names[i]);
-    return STATUS_OK;
-}
 
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error)
@@ -141,15 +117,11 @@ static enum status read_seed(const struct json_document *document, struct sampli
         return STATUS_OK;
     }
     struct json_slice slice = json_find(document->text, "seed");
-    bool negative = slice.length > 0 && slice.text[0] == '-';
+    double rounded;
+    bool negative = false, number = json_number(json_get(document->root, "seed"), &rounded);
     uint64_t value = 0;
-    bool good = slice.length > negative;
-    for (size_t i = negative; i < slice.length && good; i++) {
-        char c = slice.text[i];
-        good = c >= '0' && c <= '9' && !__builtin_mul_overflow(value, 10u, &value) &&
-               !__builtin_add_overflow(value, (uint64_t)(c - '0'), &value);
-    }
-    if (!good || (negative && value > (uint64_t)INT64_MAX + 1))
+    if (!number || !json_integer(slice, &negative, &value) ||
+        (negative && value > (uint64_t)INT64_MAX + 1))
         return error_set(error, STATUS_INVALID, "seed",
                          "seed must be an integer of at most 64 bits.");
     sampling->seed = negative ? 0 - value : value;
@@ -352,27 +324,11 @@ enum status request_read_shared(const struct api_context *context,
                                 const struct answer_caller *caller, struct request *out,
                                 struct error *error)
 {
-    static const char *const refused[] = {"use_beam_search",
-                                          "stop_token_ids",
-                                          "bad_words",
-                                          "min_tokens",
-                                          "guided_json",
-                                          "guided_regex",
-                                          "guided_choice",
-                                          "guided_grammar",
-                                          "structured_outputs",
-                                          "grammar",
-                                          "json_schema",
-                                          "prompt_logprobs",
-                                          "include_stop_str_in_output",
-                                          "logits_processors",
-                                          "mirostat",
-                                          NULL};
     const struct cJSON *root = document->root;
     const char *user = NULL;
     enum status status = read_model(context, root, error);
     if (status == STATUS_OK)
-        status = request_refuse(root, refused, error);
+        status = unsupported_check(out->kind, root, error);
     if (status == STATUS_OK)
         status = read_sampling(context, document, out, error);
     if (status == STATUS_OK)

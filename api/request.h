@@ -78,8 +78,4 @@ void request_yield(const struct api_context *context);
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error);
 
-/* Refuse each field of `names` (NULL-terminated) that is there and asks for something: null, false,
-   0 and empty texts, lists and objects do not. */
-enum status request_refuse(const struct cJSON *root, const char *const *names, struct error *error);
-
 #endif

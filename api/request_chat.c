@@ -50,17 +50,12 @@ static enum status check_final(const struct chat *chat, struct error *error)
 
 static enum status read_fields(struct chat *chat, struct request *out, struct error *error)
 {
-    static const char *const refused[] = {
-        "functions",  "function_call", "audio", "web_search_options",
-        "prediction", "documents",     "echo",  NULL};
     const struct cJSON *root = chat->document->root;
     const char *effort = NULL;
     if (json_get(root, "chat_template"))
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", "chat_template",
                               "chat_template cannot be set by a request; the operator sets it.");
-    enum status status = request_refuse(root, refused, error);
-    if (status == STATUS_OK)
-        status = read_lengths(root, out, error);
+    enum status status = read_lengths(root, out, error);
     if (status == STATUS_OK)
         status = chat_check_messages(chat, error);
     if (status == STATUS_OK)

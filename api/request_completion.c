@@ -21,12 +21,9 @@ struct completion_fields {
 static enum status read_fields(const struct cJSON *root, struct request *out,
                                struct completion_fields *fields, struct error *error)
 {
-    static const char *const refused[] = {"suffix", "response_format", NULL};
     *fields = (struct completion_fields){.parse_special = true, .add_special_tokens = true};
     int64_t max_tokens = COMPLETION_MAX_TOKENS, logprobs = -1;
-    enum status status = request_refuse(root, refused, error);
-    if (status == STATUS_OK)
-        status = json_read_integer(root, "max_tokens", 0, INFINITY, &max_tokens, error);
+    enum status status = json_read_integer(root, "max_tokens", 0, INFINITY, &max_tokens, error);
     if (status == STATUS_OK)
         status = json_read_integer(root, "logprobs", 0, COMPLETION_LOGPROBS, &logprobs, error);
     if (status == STATUS_OK)

@@ -9,9 +9,11 @@
 #include <stdint.h>
 #include <string.h>
 
+/* U+0085, U+2028 and U+2029 end a line for clients that split event streams the Unicode way. */
 static bool needs_escape(uint32_t code_point, bool printable)
 {
-    return code_point < 0x20 || code_point == '"' || code_point == '\\' ||
+    return code_point < 0x20 || code_point == '"' || code_point == '\\' || code_point == 0x85 ||
+           code_point == 0x2028 || code_point == 0x2029 ||
            (printable && code_point >= 0x7f && code_point < 0xa0);
 }
 

@@ -56,7 +56,7 @@ static double cpu_now(void)
 static uint32_t read_stages(const struct bench *bench, struct backend_stage *out)
 {
     const struct backend *backend = bench->workbench.backend;
-    if (!bench->options->profile || !backend->ops->profile)
+    if (!bench->options->settings.profile || !backend->ops->profile)
         return 0;
     return backend->ops->profile(backend, out);
 }
@@ -95,7 +95,7 @@ static void decode_step(struct bench *bench, uint32_t batch_size, uint32_t posit
     for (uint32_t i = 0; i < batch_size; i++) {
         bench->sequences[i] = workbench_sequence(workbench, i, position, 1);
         bench->sequences[i].first_row = i;
-        bench->inputs[i] = bench->tokens[(position + i) % bench->options->bench_depth];
+        bench->inputs[i] = bench->tokens[(position + i) % bench->options->bench.depth];
         bench->rows[i] = i;
     }
     struct batch batch = {
@@ -118,7 +118,7 @@ static void decode_step(struct bench *bench, uint32_t batch_size, uint32_t posit
 static void decode(struct bench *bench, const struct result *result)
 {
     for (uint32_t i = 0; i < result->tokens; i++)
-        decode_step(bench, result->batch, bench->options->bench_depth + i);
+        decode_step(bench, result->batch, bench->options->bench.depth + i);
 }
 
 /* ---- Printing ---- */
@@ -155,7 +155,7 @@ static void print_result(const struct bench *bench, const struct result *result)
                bench->result_count ? "," : "", result->what, result->batch, result->tokens,
                tokens / median, tokens / result->seconds[0], tokens / result->seconds[ROUNDS - 1],
                per_cpu_second);
-        if (bench->options->profile)
+        if (bench->options->settings.profile)
             print_json_stages(result);
         printf("}");
     } else {
@@ -233,8 +233,8 @@ static void bench_decode(struct bench *bench, uint32_t *prepared, uint32_t batch
     if (ferror(stdout))
         return; /* nobody reads what would be measured; program_main makes an exit code of it */
     for (; *prepared < batch; ++*prepared)
-        workbench_run(&bench->workbench, *prepared, bench->tokens, 0, options->bench_depth, NULL);
-    run_one(bench, decode, "decode", batch, options->bench_tokens);
+        workbench_run(&bench->workbench, *prepared, bench->tokens, 0, options->bench.depth, NULL);
+    run_one(bench, decode, "decode", batch, options->bench.tokens);
 }
 
 static void run(struct bench *bench)
@@ -245,37 +245,37 @@ static void run(struct bench *bench)
     if (options->json)
         printf("{\"model\":\"%s\",\"kernels\":\"%s\",\"threads\":%u,\"depth\":%u,\"results\":[",
                workbench->config.architecture, workbench->backend->kernels, threads,
-               options->bench_depth);
+               options->bench.depth);
     else
         printf("%s, %s kernels, %u threads, decoding behind %u tokens, median of %d\n\n"
                "| what | together | tokens/s | ms per step or token | tokens per processor second "
                "|\n|---|---:|---:|---:|---:|\n",
-               workbench->config.name, workbench->backend->kernels, threads, options->bench_depth,
+               workbench->config.name, workbench->backend->kernels, threads, options->bench.depth,
                ROUNDS);
-    workbench_run(&bench->workbench, 0, bench->tokens, 0, options->bench_prompt, bench->logits);
-    run_one(bench, prefill, "prefill", 1, options->bench_prompt);
+    workbench_run(&bench->workbench, 0, bench->tokens, 0, options->bench.prompt, bench->logits);
+    run_one(bench, prefill, "prefill", 1, options->bench.prompt);
     uint32_t prepared = 0;
-    for (uint32_t batch = 1; batch < options->bench_batch; batch *= 2)
+    for (uint32_t batch = 1; batch < options->bench.batch; batch *= 2)
         bench_decode(bench, &prepared, batch);
-    bench_decode(bench, &prepared, options->bench_batch);
+    bench_decode(bench, &prepared, options->bench.batch);
     if (options->json)
         printf("]}\n");
-    else if (options->profile)
+    else if (options->settings.profile)
         print_profile(bench);
 }
 
 static enum status prepare(struct bench *bench, uint32_t positions, struct error *error)
 {
     const struct options *options = bench->options;
-    uint32_t sequences = options->bench_batch;
+    uint32_t sequences = options->bench.batch;
     struct workbench_shape shape = {
         .sequences = sequences,
         .positions = positions,
         .rows = sequences > 512 ? sequences : 512,
         .logits_rows = LOGITS_ROWS,
-        .backend = options->backend,
+        .backend = options->settings.backend,
     };
-    enum status status = workbench_open(options, &shape, &bench->workbench, error);
+    enum status status = workbench_open(&options->settings, &shape, &bench->workbench, error);
     if (status != STATUS_OK)
         return status;
     uint32_t vocabulary = bench->workbench.backend->vocabulary;
@@ -299,8 +299,8 @@ int program_bench(const struct options *options)
     struct bench bench = {.options = options};
     struct error error;
     error_clear(&error);
-    uint32_t decoded = options->bench_depth + options->bench_tokens;
-    uint32_t positions = options->bench_prompt > decoded ? options->bench_prompt : decoded;
+    uint32_t decoded = options->bench.depth + options->bench.tokens;
+    uint32_t positions = options->bench.prompt > decoded ? options->bench.prompt : decoded;
     enum status status = prepare(&bench, positions, &error);
     if (status == STATUS_OK)
         run(&bench);

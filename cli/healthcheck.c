@@ -71,10 +71,10 @@ static unsigned ask(int fd)
 
 int program_healthcheck(const struct options *options)
 {
-    const char *host = host_to_ask(options->host);
-    int fd = connect_to(host, options->port);
+    const char *host = host_to_ask(options->serve.http.host);
+    int fd = connect_to(host, options->serve.http.port);
     if (fd < 0) {
-        fprintf(stderr, "quire: no server answers on %s port %u\n", host, options->port);
+        fprintf(stderr, "quire: no server answers on %s port %u\n", host, options->serve.http.port);
         return 1;
     }
     unsigned status = ask(fd);
@@ -86,6 +86,6 @@ int program_healthcheck(const struct options *options)
     if (status)
         fprintf(stderr, "quire: not ready (status %u)\n", status);
     else
-        fprintf(stderr, "quire: no answer from %s port %u\n", host, options->port);
+        fprintf(stderr, "quire: no answer from %s port %u\n", host, options->serve.http.port);
     return 1;
 }

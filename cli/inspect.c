@@ -442,7 +442,7 @@ int inspect_model(const struct options *options)
     struct error error;
     error_clear(&error);
     buffer_init(&out, 0);
-    enum status status = inspect_write(options->model_path, options->json, &out, &error);
+    enum status status = inspect_write(options->settings.model_path, options->json, &out, &error);
     if (status != STATUS_OK)
         fprintf(stderr, "quire: %s\n", error.message);
     else

@@ -8,8 +8,7 @@
 #define QUIRE_CLI_INSPECT_H
 
 #include "base/buffer.h"
-#include "base/error.h"
-#include "sizing/options.h"
+#include "cli/options.h"
 
 #include <stdbool.h>
 

@@ -1,6 +1,6 @@
 /*
- * Options from one table: each row names an option, its commands, its field, its range and its
- * help.
+ * Options from one table: each row names an option, its commands, its field, its default, its range
+ * and its help. README.md has the rows of `quire serve`, checked by tests/structure.
  *
  * Order: defaults, then the environment, then the command line. Nothing is guessed: what is not in
  * the table, out of range or at odds with another option is an error that says what to write
@@ -20,8 +20,6 @@
 #include <string.h>
 
 extern char **environ;
-
-#define VOCABULARY_DEFAULT (128u << 10) /* of a model of numbers: today's have 32k to 256k */
 
 enum kind {
     KIND_TEXT,   /* const char * */
@@ -59,172 +57,191 @@ struct spec {
     double least, most;
     size_t count_offset;
     const char *choices; /* "a|b|c" for KIND_TEXT, or NULL */
+    const char *preset;  /* the default as it would be written, or NULL: the field stays 0 … */
+    const char *absent;  /* … and this says what holds then; NULL: nothing to say */
     const char *group;
     const char *help;
     const char *also; /* another name that means the same on the command line, or NULL */
 };
 
 #define FIELD(field) offsetof(struct options, field)
+#define SETTING(field) FIELD(settings.field)
+#define HTTP(field) FIELD(serve.http.field)
+#define SHAPE(field) FIELD(plan.shape.field)
+/* The answer of the other commands is what is wanted, not their log. */
+#define LOG_LEVEL_ROW(on, level)                                                                   \
+    {                                                                                              \
+        "log-level", 0, "LEVEL", on, KIND_LEVEL, FIELD(log_level),                                 \
+            .preset = level, .help = "debug, info, warn or error"                                  \
+    }
+
+#define MAX_SEQS_ROW(on, count)                                                                    \
+    {                                                                                              \
+        "max-seqs", 0, "COUNT", on, KIND_COUNT, SETTING(max_seqs), 1, 4096,                        \
+            .preset = count, .help = "the most sequences that run at the same time"                \
+    }
 
 static const struct spec specs[] = {
-    {"model", 'm', "FILE", ON_COMPUTE | ON_INSPECT | ON_PLAN, KIND_TEXT, FIELD(model_path),
-     .group = "Model", .help = "the GGUF file (the first part of a split one)"},
-    {"served-model-name", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(served_model_names),
-     .most = OPTIONS_MODEL_NAMES_MAX, .count_offset = FIELD(served_model_name_count),
-     .help = "what clients call the model; may be given several times (the file's own name)"},
-    {"chat-template", 0, "FILE", ON_ENGINE, KIND_TEXT, FIELD(chat_template_file),
-     .help = "a Jinja chat template instead of the model file's", .also = "chat-template-file"},
+    {"model", 'm', "FILE", ON_COMPUTE | ON_INSPECT | ON_PLAN, KIND_TEXT, SETTING(model_path),
+     .group = "Model", .help = "the GGUF file; for a split model, its first part"},
+    {"served-model-name", 0, "NAME", ON_SERVE, KIND_TEXTS, SETTING(served_model_names),
+     .most = SETTINGS_MODEL_NAMES_MAX, .count_offset = SETTING(served_model_name_count),
+     .absent = "the file's",
+     .help = "the model name that clients send; repeatable. The name default and no name at all "
+             "always work."},
+    {"chat-template", 0, "FILE", ON_ENGINE, KIND_TEXT, SETTING(chat_template_file),
+     .absent = "the model's", .help = "use the Jinja chat template in this file",
+     .also = "chat-template-file"},
 
-    {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, FIELD(memory_bytes), .group = "Memory",
-     .help = "everything the process may hold: 512MiB, 2GiB … (what the machine and the process's "
-             "cgroups have available, as far as it can be used)"},
-    {"context", 'c', "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(context), 1, 1 << 24,
-     .help = "longest sequence, prompt and answer together (the model's)"},
-    {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(page_size), 8, 64,
-     .help = "tokens of one KV page: 8, 16, 32 or 64 (16)"},
-    {"kv-type", 0, "TYPE", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(kv_type),
-     .choices = "f32|f16|bf16|q8_0|q4_0",
-     .help = "how keys and values are kept: f32, f16, bf16, q8_0 (half of f16's memory) or q4_0 (a "
-             "quarter, and less exact) (f16)"},
-    {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, FIELD(prefix_cache),
-     .help = "do not keep computed prompts for later requests that begin alike"},
+    {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, SETTING(memory_bytes),
+     .absent = "what is available and of use", .group = "Memory",
+     .help = "the budget for everything the process holds, such as 512MiB or 2GiB"},
+    {"context", 'c', "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, SETTING(context), 1, 1 << 24,
+     .absent = "the model's",
+     .help = "the context length: the most tokens of one sequence, prompt and answer together"},
+    {"page-size", 0, "TOKENS", ON_COMPUTE | ON_PLAN, KIND_COUNT, SETTING(page_size), 8, 64,
+     .preset = "16", .help = "tokens per KV page: 8, 16, 32 or 64"},
+    {"kv-type", 0, "TYPE", ON_COMPUTE | ON_PLAN, KIND_TEXT, SETTING(kv_type),
+     .choices = "f32|f16|bf16|q8_0|q4_0", .absent = "f16",
+     .help = "the type of keys and values in the KV cache: f32, f16, bf16, q8_0 (half the memory "
+             "of f16) or q4_0 (a quarter, less exact)"},
+    {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, SETTING(prefix_cache),
+     .help = "do not keep computed prompts for later prompts with the same prefix"},
 
-    {"swap-dir", 0, "DIRECTORY", ON_SERVE | ON_PLAN, KIND_TEXT, FIELD(swap_dir),
-     .help = "when pages run short, keep those of who gives way in a file there, where that is "
-             "cheaper than computing them again (they are computed again)"},
-    {"swap-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, FIELD(swap_bytes),
-     .help = "most bytes of that file (4GiB)"},
-    {"cache-dir", 0, "DIR", ON_SERVE | ON_PLAN, KIND_TEXT, FIELD(cache_dir),
-     .help = "keep computed prompts in this directory, for the server's next start with the same "
-             "model (nowhere)"},
-    {"cache-dir-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, FIELD(cache_dir_bytes),
-     .help = "most that they may take there, those used least go first (as many KV pages as the "
-             "memory holds)"},
+    {"swap-dir", 0, "DIRECTORY", ON_SERVE | ON_PLAN, KIND_TEXT, SETTING(swap_dir), .absent = "none",
+     .help = "write the KV pages of a preempted sequence to a file in this directory when that is "
+             "cheaper than recomputing them"},
+    {"swap-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, SETTING(swap_bytes),
+     .preset = "4GiB", .help = "the largest size of that file"},
+    {"cache-dir", 0, "DIR", ON_SERVE | ON_PLAN, KIND_TEXT, SETTING(cache_dir), .absent = "none",
+     .help = "keep the prefix cache in this directory for the next start with the same model"},
+    {"cache-dir-bytes", 0, "BYTES", ON_SERVE | ON_PLAN, KIND_BYTES, SETTING(cache_dir_bytes),
+     .absent = "as many pages as the memory holds",
+     .help = "the largest size of that cache; the least recently used pages are evicted first"},
 
-    {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, FIELD(threads), 1, 1024,
-     .group = "Computing",
-     .help = "compute threads (the cores that this process may use: affinity, cpuset, CPU quota)"},
-    {"max-seqs", 0, "COUNT", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_seqs), 1, 4096,
-     .help = "sequences computed together (128; `quire run`: 1)"},
-    {"max-batch-tokens", 0, "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, FIELD(max_batch_tokens), 1,
-     65536,
-     .help = "most tokens of one step; longer prompts are computed in pieces (up to 512, as the "
-             "memory allows)"},
-    {"kernels", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(kernels),
-     .choices = "auto|scalar|avx2|avxvnni|avx512|neon|dotprod",
-     .help = "auto, scalar; x86-64: avx2, avxvnni, avx512; 64-bit ARM: neon, dotprod; all give the "
-             "same bytes (auto)"},
-    {"backend", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, FIELD(backend),
-     .choices = "quantized|openblas",
-     .help = "quantized, or openblas: the float reference, slow and large (quantized)"},
-
-    {"host", 0, "ADDRESS", ON_SERVE | ON_HEALTH, KIND_TEXT, FIELD(host), .group = "HTTP",
-     .help = "address to listen on; 0.0.0.0 for all (127.0.0.1)"},
-    {"port", 'p', "PORT", ON_SERVE | ON_HEALTH, KIND_PORT, FIELD(port), 0, 65535,
-     .help = "port; 0 takes any free one and prints it (8080)"},
-    {"max-connections", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, FIELD(max_connections), 4,
-     100000, .help = "open connections; more are answered 503 (up to 1024, as the memory allows)"},
-    {"max-queue", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, FIELD(max_queue), 1, 1 << 20,
-     .help = "requests that may wait for a place; more are answered 429 (1024)"},
-    {"max-queue-tokens", 0, "TOKENS", ON_SERVE, KIND_COUNT, FIELD(max_queue_tokens), 1, 1 << 30,
-     .help = "prompt tokens that may wait for a place; more are answered 429 (1048576)"},
-    {"timeout", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(timeout_seconds), 0,
-     LIMIT_TIMEOUT_SECONDS,
-     .help = "how long a request may take that names no timeout of its own; 0: as long as it "
-             "takes (300)"},
-    {"watchdog-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(watchdog_seconds), 0, 86400,
-     .help = "work, but no progress for so long: /ready says 503 and the log says why; 0: never "
-             "(60)"},
-    {"drain-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(drain_seconds), 0, 86400,
-     .help = "how long running answers may go on after SIGTERM (30)"},
-    {"drain-delay", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(drain_delay_seconds), 0, 86400,
+    {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, SETTING(threads), 1, 1024,
+     .absent = "usable cores", .group = "Computing", .help = "the number of compute threads"},
+    MAX_SEQS_ROW(ON_SERVE | ON_PLAN, "128"),
+    MAX_SEQS_ROW(ON_RUN, "1"), /* one conversation needs no pages for more */
+    {"max-batch-tokens", 0, "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, SETTING(max_batch_tokens), 1,
+     65536, .absent = "up to 512",
+     .help = "the most tokens of one step; longer prompts are prefilled in chunks"},
+    {"kernels", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, SETTING(kernels),
+     .choices = "auto|scalar|avx2|avxvnni|avx512|neon|dotprod", .preset = "auto",
      .help =
-         "how long requests are still taken after SIGTERM, while /ready says 503 so that routers "
-         "stop sending (0)"},
+         "auto selects the fastest; scalar; on x86-64 avx2, avxvnni, avx512; on 64-bit ARM neon, "
+         "dotprod. All produce the same bytes."},
+    {"backend", 0, "NAME", ON_COMPUTE | ON_PLAN, KIND_TEXT, SETTING(backend),
+     .choices = "quantized|openblas", .preset = "quantized",
+     .help = "openblas selects the floating-point reference, which is slow and needs more memory"},
 
-    {"api-key-file", 0, "FILE", ON_SERVE, KIND_TEXT, FIELD(api_key_file), .group = "Access",
-     .help = "keys that clients must show (Authorization: Bearer …), one a line"},
-    {"cache-scope", 0, "SCOPE", ON_SERVE, KIND_TEXT, FIELD(cache_scope), .choices = "key|global",
-     .help = "who may use computed prompts of whom: key, only requests with the same API key; "
-             "global, everybody (key)"},
-    {"allowed-host", 0, "NAME", ON_SERVE, KIND_TEXTS, FIELD(allowed_hosts),
-     .most = OPTIONS_HOSTS_MAX, .count_offset = FIELD(allowed_host_count),
-     .help = "names that requests may give in Host; may be given several times (on a loopback "
-             "address: localhost and loopback addresses; else any)"},
-    {"cors-origin", 0, "ORIGIN", ON_SERVE, KIND_TEXTS, FIELD(cors_origins),
-     .most = OPTIONS_ORIGINS_MAX, .count_offset = FIELD(cors_origin_count),
-     .help = "web pages that may call this server, e.g. https://app.example; * for all; may be "
-             "given several times (none)"},
+    {"host", 0, "ADDRESS", ON_SERVE | ON_HEALTH, KIND_TEXT, HTTP(host), .preset = "127.0.0.1",
+     .group = "HTTP",
+     .help = "the address to listen on; 0.0.0.0 is all addresses and the container's default"},
+    {"port", 'p', "PORT", ON_SERVE | ON_HEALTH, KIND_PORT, HTTP(port), 0, 65535, .preset = "8080",
+     .help = "the port; 0 takes any free port and prints it"},
+    {"max-connections", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, SETTING(max_connections), 4,
+     100000, .absent = "up to 1024", .help = "the most connections; further ones are answered 503"},
+    {"max-queue", 0, "COUNT", ON_SERVE | ON_PLAN, KIND_COUNT, SETTING(max_queue), 1, 1 << 20,
+     .preset = "1024", .help = "the most waiting requests; further ones are answered 429"},
+    {"max-queue-tokens", 0, "TOKENS", ON_SERVE, KIND_COUNT, SETTING(max_queue_tokens), 1, 1 << 30,
+     .preset = "1048576",
+     .help = "the most prompt tokens of waiting requests; further requests are answered 429"},
+    {"timeout", 0, "SECONDS", ON_SERVE, KIND_COUNT, SETTING(timeout_seconds), 0,
+     LIMIT_TIMEOUT_SECONDS, .preset = "300",
+     .help = "how long a request may take if it sends no timeout; 0 means no limit"},
+    {"watchdog-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, HTTP(watchdog_seconds), 0, 86400,
+     .preset = "60",
+     .help = "if there is work but no progress for this long, /ready answers 503 and the log says "
+             "why; 0 turns the watchdog off"},
+    {"drain-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(serve.drain_seconds), 0, 86400,
+     .preset = "30", .help = "how long running answers may continue after SIGTERM"},
 
-    {"log-format", 0, "FORMAT", ON_COMPUTE | ON_PLAN, KIND_FORMAT, FIELD(log_format),
-     .group = "Logging", .help = "text or json, on standard error (text)"},
-    {"log-level", 0, "LEVEL", ON_COMPUTE | ON_PLAN, KIND_LEVEL, FIELD(log_level),
-     .help = "debug, info, warn or error (info; warn for all but `quire serve`)"},
+    {"api-key-file", 0, "FILE", ON_SERVE, KIND_TEXT, SETTING(api_key_file), .absent = "none",
+     .group = "Access", .help = "a file with the API keys that clients must send, one per line"},
+    {"cache-scope", 0, "SCOPE", ON_SERVE, KIND_TEXT, SETTING(cache_scope), .choices = "key|global",
+     .preset = "key",
+     .help = "whose cached prompts a request may use: those of its own API key (key) or "
+             "everybody's (global)"},
+    {"allowed-host", 0, "NAME", ON_SERVE, KIND_TEXTS, HTTP(allowed_hosts), .most = HTTP_HOSTS_MAX,
+     .count_offset = HTTP(allowed_host_count), .absent = "on loopback: no other",
+     .help = "an accepted value of the Host header, beside IP addresses and localhost; repeatable"},
+    {"cors-origin", 0, "ORIGIN", ON_SERVE, KIND_TEXTS, HTTP(cors_origins), .most = HTTP_ORIGINS_MAX,
+     .count_offset = HTTP(cors_origin_count), .absent = "none",
+     .help = "an origin whose web pages may call the server; repeatable"},
 
-    {"max-tokens", 'n', "TOKENS", ON_RUN, KIND_COUNT, FIELD(run_max_tokens), 1, 1 << 24,
-     .group = "Answer", .help = "longest answer (128)"},
-    {"temperature", 0, "NUMBER", ON_RUN, KIND_NUMBER, FIELD(run_temperature), 0, 100,
-     .help = "0 always takes the likeliest token (0)"},
-    {"seed", 0, "NUMBER", ON_RUN, KIND_SEED, FIELD(run_seed),
-     .help = "of the random draws at a temperature above 0 (0)"},
-    {"chat", 0, NULL, ON_RUN, KIND_ON, FIELD(run_chat),
-     .help = "the prompt is a user's message for the chat template"},
+    {"log-format", 0, "FORMAT", ON_COMPUTE | ON_PLAN, KIND_FORMAT, SETTING(log_format),
+     .preset = "text", .group = "Logging", .help = "text or json"},
+    LOG_LEVEL_ROW(ON_SERVE, "info"),
+    LOG_LEVEL_ROW((ON_COMPUTE | ON_PLAN) & ~ON_SERVE, "warn"),
 
-    {"tokens", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove_tokens), 1, 1 << 20, .group = "Proof",
-     .help = "how many tokens (200)"},
-    {"batch", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove_batch), 1, 128,
-     .help = "sequences side by side in the batched way (8)"},
-    {"plot", 0, "FILE", ON_PROVE, KIND_TEXT, FIELD(plot_file),
-     .help = "draw the time of each token into a .svg or .png, with gnuplot"},
+    {"max-tokens", 'n', "TOKENS", ON_RUN, KIND_COUNT, FIELD(run.max_tokens), 1, 1 << 24,
+     .preset = "128", .group = "Answer", .help = "the most tokens of the answer"},
+    {"temperature", 0, "NUMBER", ON_RUN, KIND_NUMBER, FIELD(run.temperature), 0, 100, .preset = "0",
+     .help = "0 always takes the most probable token"},
+    {"seed", 0, "NUMBER", ON_RUN, KIND_SEED, FIELD(run.seed), .preset = "0",
+     .help = "the seed of the random numbers at a temperature above 0"},
+    {"chat", 0, NULL, ON_RUN, KIND_ON, FIELD(run.chat),
+     .help = "the prompt is a user message for the chat template"},
 
-    {"window", 0, "TOKENS", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity_window), 8, 1 << 16,
-     .group = "Text", .help = "tokens of one window; its second half is scored (512)"},
-    {"windows", 0, "COUNT", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity_windows), 1, 1 << 30,
-     .help = "stop after so many windows (the whole text)"},
-    {"kl", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity_kl),
-     .help = "compare with the float reference too (--backend openblas): KL divergence"},
-    {"kl-kv", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity_kl_kv),
-     .help = "compare with the same model with keys and values in f32: KL divergence"},
+    {"tokens", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove.tokens), 1, 1 << 20, .preset = "200",
+     .group = "Proof", .help = "the number of tokens to generate"},
+    {"batch", 0, "COUNT", ON_PROVE, KIND_COUNT, FIELD(prove.batch), 1, 128, .preset = "8",
+     .help = "the number of sequences that run together in the batched way"},
+    {"plot", 0, "FILE", ON_PROVE, KIND_TEXT, FIELD(prove.plot_file), .absent = "none",
+     .help = "plot the time of each token into this .svg or .png file; needs gnuplot"},
 
-    {"prompt-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_prompt), 1, 1 << 20,
-     .group = "Work", .help = "length of the prompt whose prefill is timed (512)"},
-    {"answer-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_tokens), 1, 1 << 20,
-     .help = "tokens that each sequence decodes (32)"},
-    {"depth", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_depth), 1, 1 << 20,
-     .help = "tokens that each sequence holds before it decodes (128)"},
-    {"batch-max", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench_batch), 1, 1024,
-     .help = "most sequences decoded side by side (32)"},
+    {"window", 0, "TOKENS", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity.window), 8, 1 << 16,
+     .preset = "512", .group = "Text",
+     .help = "tokens of one window; the second half of each window is scored"},
+    {"windows", 0, "COUNT", ON_PERPLEXITY, KIND_COUNT, FIELD(perplexity.windows), 1, 1 << 30,
+     .absent = "the whole text", .help = "stop after this many windows"},
+    {"kl", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity.kl),
+     .help = "also print the KL divergence from the floating-point reference (--backend openblas)"},
+    {"kl-kv", 0, NULL, ON_PERPLEXITY, KIND_ON, FIELD(perplexity.kl_kv),
+     .help = "also print the KL divergence from the same model with keys and values in f32"},
 
-    {"users", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(plan_users), 1, 4096, .group = "Question",
-     .help = "who have a sequence of --context tokens at the same time (how many fit?)"},
-    {"no-measure", 0, NULL, ON_PLAN, KIND_OFF, FIELD(plan_measure),
-     .help = "do not measure this machine, say no times"},
+    {"prompt-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench.prompt), 1, 1 << 20,
+     .preset = "512", .group = "Work", .help = "the length of the prompt whose prefill is timed"},
+    {"answer-tokens", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench.tokens), 1, 1 << 20,
+     .preset = "32", .help = "the number of tokens that each sequence decodes"},
+    {"depth", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench.depth), 1, 1 << 20, .preset = "128",
+     .help = "the number of tokens that each sequence holds before it decodes"},
+    {"batch-max", 0, "COUNT", ON_BENCH, KIND_COUNT, FIELD(bench.batch), 1, 1024, .preset = "32",
+     .help = "the most sequences that decode together"},
 
-    {"layers", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_layers), 1, LIMIT_LAYERS,
+    {"users", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(plan.users), 1, 4096,
+     .absent = "find the most that fit", .group = "Question",
+     .help = "the number of users with a sequence of --context tokens at the same time"},
+    {"no-measure", 0, NULL, ON_PLAN, KIND_OFF, FIELD(plan.measure),
+     .help = "do not measure this machine and print no times"},
+
+    {"layers", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(layers), 1, LIMIT_LAYERS,
      .group = "A model without a file",
-     .help = "layers; with --kv-heads and --head-dim instead of "
-             "--model"},
-    {"kv-heads", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_kv_heads), 1, 4096,
-     .help = "key/value heads of a layer"},
-    {"head-dim", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_head_dim), 8, 512,
-     .help = "values of a head: a multiple of 8"},
-    {"heads", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_heads), 1, 4096,
-     .help = "query heads of a layer, a multiple of --kv-heads (as many as those)"},
-    {"vocabulary", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_vocabulary), 1, LIMIT_VOCABULARY,
-     .help = "tokens that the model knows (131072)"},
-    {"window", 0, "TOKENS", ON_PLAN, KIND_COUNT, FIELD(shape_window), 1, 1 << 24,
-     .help = "sliding window of --window-layers (none)"},
-    {"window-layers", 0, "COUNT", ON_PLAN, KIND_COUNT, FIELD(shape_window_layers), 1, LIMIT_LAYERS,
-     .help = "how many of the layers see only the window (none)"},
-    {"weights", 0, "BYTES", ON_PLAN, KIND_BYTES, FIELD(shape_weights_bytes),
-     .help = "size of the weights: 4.6GiB … (0)"},
-    {"weight-type", 0, "TYPE", ON_PLAN, KIND_TEXT, FIELD(shape_weight_type),
+     .help = "the number of layers; with --kv-heads and --head-dim in place of --model"},
+    {"kv-heads", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(kv_heads), 1, 4096,
+     .help = "the number of KV heads of a layer"},
+    {"head-dim", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(head_dim), 8, 512,
+     .help = "the values of a head, a multiple of 8"},
+    {"heads", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(heads), 1, 4096,
+     .absent = "as many as KV heads",
+     .help = "the number of query heads of a layer, a multiple of --kv-heads"},
+    {"vocabulary", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(vocabulary), 1, LIMIT_VOCABULARY,
+     .preset = "131072", .help = "the number of tokens that the model knows"},
+    {"window", 0, "TOKENS", ON_PLAN, KIND_COUNT, SHAPE(window), 1, 1 << 24, .absent = "none",
+     .help = "the sliding window of --window-layers"},
+    {"window-layers", 0, "COUNT", ON_PLAN, KIND_COUNT, SHAPE(window_layers), 1, LIMIT_LAYERS,
+     .absent = "none", .help = "the number of layers with the sliding window"},
+    {"weights", 0, "BYTES", ON_PLAN, KIND_BYTES, SHAPE(weights_bytes), .absent = "0",
+     .help = "the size of the weights, such as 4.6GiB"},
+    {"weight-type", 0, "TYPE", ON_PLAN, KIND_TEXT, SHAPE(weight_type),
      .choices = "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q2_k|q3_k|q4_k|q5_k|q6_k|iq4_nl|iq4_xs",
-     .help = "what the weights are in, for the times: q4_0, q4_k, q8_0, f16 … (q4_k)"},
+     .preset = "q4_k", .help = "the format of the weights, for the times: q4_0, q4_k, q8_0, f16 …"},
 
-    {"profile", 0, NULL, ON_SERVE | ON_BENCH, KIND_ON, FIELD(profile), .group = "Output",
-     .help = "print where the time of the engine's steps went, part by part"},
-    {"svg", 0, "FILE", ON_PLAN, KIND_TEXT, FIELD(svg_file), .help = "draw how the budget divides"},
+    {"profile", 0, NULL, ON_SERVE | ON_BENCH, KIND_ON, SETTING(profile), .group = "Output",
+     .help = "log at the end how much time each part of a step took"},
+    {"svg", 0, "FILE", ON_PLAN, KIND_TEXT, FIELD(plan.svg_file), .absent = "none",
+     .help = "draw the memory budget into this file"},
     {"json", 0, NULL, ON_INSPECT | ON_WORKBENCH | ON_PLAN, KIND_ON, FIELD(json),
      .help = "print JSON"},
 };
@@ -542,7 +559,13 @@ static enum status set_list_variable(const struct spec *spec, struct options *ou
     return status;
 }
 
-static enum status apply_environment(struct options *out, struct error *error)
+/* What was given, in the environment or on the command line. */
+struct given {
+    bool set[SPEC_COUNT];
+    const char *values[SPEC_COUNT]; /* on the command line: to notice two different ones */
+};
+
+static enum status apply_environment(struct options *out, struct given *given, struct error *error)
 {
     for (size_t i = 0; i < SPEC_COUNT; i++) {
         const struct spec *spec = &specs[i];
@@ -560,6 +583,7 @@ static enum status apply_environment(struct options *out, struct error *error)
             status = set_value(spec, out, name, text, error);
         if (status != STATUS_OK)
             return status;
+        given->set[i] = true;
     }
     return STATUS_OK;
 }
@@ -587,11 +611,6 @@ const char *options_misspelled_variable(unsigned *position)
     return NULL;
 }
 
-/* What the command line gave, to notice an option given twice with different values. */
-struct given {
-    const char *values[SPEC_COUNT];
-};
-
 static const struct spec *find_spec(enum command command, const char *name, size_t length)
 {
     for (size_t i = 0; i < SPEC_COUNT; i++) {
@@ -604,6 +623,12 @@ static const struct spec *find_spec(enum command command, const char *name, size
             return spec;
     }
     return NULL;
+}
+
+static bool is_given(const struct given *given, enum command command, const char *name)
+{
+    const struct spec *spec = find_spec(command, name, strlen(name));
+    return spec && given->set[spec - specs];
 }
 
 static const struct spec *find_letter(enum command command, char letter)
@@ -659,6 +684,7 @@ static enum status take_option(int argc, char **argv, int *at, struct options *o
                          "%s is given twice: '%.40s' and '%.40s'", from, given->values[index],
                          value);
     given->values[index] = value;
+    given->set[index] = true;
     return set_value(spec, out, from, value, error);
 }
 
@@ -667,23 +693,23 @@ static enum status take_word(const char *word, struct options *out, bool *model_
                              struct error *error)
 {
     if (out->command == COMMAND_RUN) {
-        if (out->prompt)
+        if (out->run.prompt)
             return error_set(
                 error, STATUS_INVALID, "prompt",
                 "more than one prompt; put it into quotes: quire run -m MODEL \"%.40s …\"",
-                out->prompt);
-        out->prompt = word;
+                out->run.prompt);
+        out->run.prompt = word;
         return STATUS_OK;
     }
     if ((out->command == COMMAND_SERVE || out->command == COMMAND_INSPECT ||
          out->command == COMMAND_PLAN) &&
         !*model_given) {
-        out->model_path = word;
+        out->settings.model_path = word;
         *model_given = true;
         return STATUS_OK;
     }
-    if (out->command == COMMAND_PERPLEXITY && !out->text_file) {
-        out->text_file = word;
+    if (out->command == COMMAND_PERPLEXITY && !out->perplexity.text_file) {
+        out->perplexity.text_file = word;
         return STATUS_OK;
     }
     return error_set(error, STATUS_INVALID, NULL,
@@ -691,130 +717,130 @@ static enum status take_word(const char *word, struct options *out, bool *model_
                      command_name(out->command));
 }
 
-/* A model of numbers: all of it, and without a file. */
-static enum status check_shape(const struct options *options, struct error *error)
+/* A synthetic model shape: all of it, and without a file. */
+static enum status check_shape(const struct options *options, const struct given *given,
+                               struct error *error)
 {
-    const struct {
-        const char *name;
-        bool given, needed;
-    } numbers[] = {{"layers", options->shape_layers > 0, true},
-                   {"kv-heads", options->shape_kv_heads > 0, true},
-                   {"head-dim", options->shape_head_dim > 0, true},
-                   {"heads", options->shape_heads > 0, false},
-                   {"vocabulary", options->shape_vocabulary > 0, false},
-                   {"window", options->shape_window > 0, false},
-                   {"window-layers", options->shape_window_layers > 0, false},
-                   {"weights", options->shape_weights_bytes > 0, false},
-                   {"weight-type", options->shape_weight_type != NULL, false}};
-    size_t count = sizeof numbers / sizeof numbers[0];
+    static const char *const names[] = {"layers",  "kv-heads",   "head-dim", /* these are needed */
+                                        "heads",   "vocabulary", "window",   "window-layers",
+                                        "weights", "weight-type"};
+    const size_t needed = 3, count = sizeof names / sizeof names[0];
+    const struct shape_options *shape = &options->plan.shape;
     bool any = false;
     for (size_t i = 0; i < count; i++) {
-        any = any || numbers[i].given;
-        if (numbers[i].given && options->model_path)
-            return error_set(error, STATUS_INVALID, numbers[i].name,
+        if (!is_given(given, COMMAND_PLAN, names[i]))
+            continue;
+        any = true;
+        if (options->settings.model_path)
+            return error_set(error, STATUS_INVALID, names[i],
                              "--%s describes a model without a file; leave it or --model out",
-                             numbers[i].name);
+                             names[i]);
     }
-    if (options->model_path)
+    if (options->settings.model_path)
         return STATUS_OK;
     if (!any)
         return error_set(error, STATUS_INVALID, "model",
                          "which model? quire plan -m FILE.gguf, or --layers 32 --kv-heads 8 "
                          "--head-dim 128");
-    for (size_t i = 0; i < count; i++) {
-        if (numbers[i].needed && !numbers[i].given)
-            return error_set(error, STATUS_INVALID, numbers[i].name,
+    for (size_t i = 0; i < needed; i++) {
+        if (!is_given(given, COMMAND_PLAN, names[i]))
+            return error_set(error, STATUS_INVALID, names[i],
                              "--%s is missing: a model without a file needs --layers, --kv-heads "
                              "and --head-dim",
-                             numbers[i].name);
+                             names[i]);
     }
-    if (!options->context)
+    if (!options->settings.context)
         return error_set(error, STATUS_INVALID, "context",
                          "how long are sequences? --context TOKENS; only a model's file says it");
-    if (options->shape_head_dim % 8)
+    if (shape->head_dim % 8)
         return error_set(error, STATUS_INVALID, "head-dim", "--head-dim: %u is no multiple of 8",
-                         options->shape_head_dim);
-    if (options->shape_heads % options->shape_kv_heads)
+                         shape->head_dim);
+    if (shape->heads % shape->kv_heads)
         return error_set(error, STATUS_INVALID, "heads",
-                         "--heads: %u is no multiple of the %u key/value heads",
-                         options->shape_heads, options->shape_kv_heads);
-    if (!options->shape_window != !options->shape_window_layers)
+                         "--heads: %u is no multiple of the %u key/value heads", shape->heads,
+                         shape->kv_heads);
+    if (!shape->window != !shape->window_layers)
         return error_set(error, STATUS_INVALID, "window",
                          "--window and --window-layers belong together");
-    if (options->shape_window_layers > options->shape_layers)
+    if (shape->window_layers > shape->layers)
         return error_set(error, STATUS_INVALID, "window-layers",
-                         "--window-layers: %u are more than the %u layers",
-                         options->shape_window_layers, options->shape_layers);
+                         "--window-layers: %u are more than the %u layers", shape->window_layers,
+                         shape->layers);
     return STATUS_OK;
 }
 
-static enum status check_plan(const struct options *options, struct error *error)
+static enum status check_plan(const struct options *options, const struct given *given,
+                              struct error *error)
 {
-    if (options->max_seqs && options->plan_users > options->max_seqs)
+    if (is_given(given, COMMAND_PLAN, "max-seqs") &&
+        options->plan.users > options->settings.max_seqs)
         return error_set(error, STATUS_INVALID, "users",
                          "--users %u and --max-seqs %u contradict each other: a server computes "
                          "at most --max-seqs sequences together",
-                         options->plan_users, options->max_seqs);
-    return check_shape(options, error);
+                         options->plan.users, options->settings.max_seqs);
+    return check_shape(options, given, error);
 }
 
-static enum status check_options(const struct options *options, struct error *error)
+static enum status check_options(const struct options *options, const struct given *given,
+                                 struct error *error)
 {
+    const struct settings *settings = &options->settings;
+    const struct http_options *http = &options->serve.http;
     enum command command = options->command;
     bool engine = (ON_COMPUTE & (1u << command)) != 0;
-    if ((engine || command == COMMAND_INSPECT) && !options->model_path)
+    if ((engine || command == COMMAND_INSPECT) && !settings->model_path)
         return error_set(error, STATUS_INVALID, "model",
                          "which model? quire %s -m FILE.gguf (or QUIRE_MODEL)",
                          command_name(command));
-    if (command == COMMAND_RUN && !options->prompt)
+    if (command == COMMAND_RUN && !options->run.prompt)
         return error_set(error, STATUS_INVALID, "prompt",
                          "what prompt? quire run -m FILE.gguf \"Once upon a time\"");
-    if (command == COMMAND_PERPLEXITY && !options->text_file)
+    if (command == COMMAND_PERPLEXITY && !options->perplexity.text_file)
         return error_set(error, STATUS_INVALID, "file",
                          "what text? quire perplexity -m FILE.gguf TEXT.txt");
-    if (command == COMMAND_PLAN && check_plan(options, error) != STATUS_OK)
+    if (command == COMMAND_PLAN && check_plan(options, given, error) != STATUS_OK)
         return error ? error->status : STATUS_INVALID;
     if (!engine && command != COMMAND_PLAN)
         return STATUS_OK;
-    uint32_t page = options->page_size;
+    uint32_t page = settings->page_size;
     if (page != 8 && page != 16 && page != 32 && page != 64)
         return error_set(error, STATUS_INVALID, "page-size",
                          "--page-size: %u is not one of 8, 16, 32, 64", page);
-    if (options->swap_bytes && !options->swap_dir)
+    if (is_given(given, command, "swap-bytes") && !settings->swap_dir)
         return error_set(error, STATUS_INVALID, "swap-bytes",
                          "--swap-bytes is of a file in --swap-dir; where is that to be?");
-    if (strlen(options->host) > 62)
+    if (strlen(http->host) > 62)
         return error_set(error, STATUS_INVALID, "host", "--host has at most 62 characters");
-    if (!strcmp(options->backend, "openblas") && strcmp(options->kernels, "auto") != 0)
+    if (!strcmp(settings->backend, "openblas") && strcmp(settings->kernels, "auto") != 0)
         return error_set(error, STATUS_INVALID, "kernels",
                          "--kernels %s and --backend openblas contradict each other: OpenBLAS has "
                          "kernels of its own; leave one out",
-                         options->kernels);
-    if (!strcmp(options->backend, "openblas") && options->kv_type &&
-        strcmp(options->kv_type, "f32"))
+                         settings->kernels);
+    if (!strcmp(settings->backend, "openblas") && settings->kv_type &&
+        strcmp(settings->kv_type, "f32"))
         return error_set(error, STATUS_INVALID, "kv-type",
                          "--kv-type %s and --backend openblas contradict each other: that backend "
                          "keeps keys and values in f32; leave one out",
-                         options->kv_type);
-    if (options->perplexity_kl_kv &&
-        (options->perplexity_kl || !strcmp(options->backend, "openblas")))
+                         settings->kv_type);
+    if (options->perplexity.kl_kv &&
+        (options->perplexity.kl || !strcmp(settings->backend, "openblas")))
         return error_set(error, STATUS_INVALID, "kl-kv",
                          "--kl-kv compares types of keys and values of the quantized backend; "
                          "leave %s out",
-                         options->perplexity_kl ? "--kl" : "--backend openblas");
-    if (options->cache_dir && !options->prefix_cache)
+                         options->perplexity.kl ? "--kl" : "--backend openblas");
+    if (settings->cache_dir && !settings->prefix_cache)
         return error_set(error, STATUS_INVALID, "cache-dir",
                          "--cache-dir and --no-prefix-cache contradict each other; leave one out");
-    if (options->cache_dir_bytes && !options->cache_dir)
+    if (settings->cache_dir_bytes && !settings->cache_dir)
         return error_set(error, STATUS_INVALID, "cache-dir-bytes",
                          "--cache-dir-bytes of what? it needs --cache-dir DIR");
-    for (unsigned i = 0; i < options->allowed_host_count; i++) {
-        if (strlen(options->allowed_hosts[i]) > 62)
+    for (unsigned i = 0; i < http->allowed_host_count; i++) {
+        if (strlen(http->allowed_hosts[i]) > 62)
             return error_set(error, STATUS_INVALID, "allowed-host",
                              "--allowed-host: a name has at most 62 characters");
     }
-    for (unsigned i = 0; i < options->cors_origin_count; i++) {
-        const char *origin = options->cors_origins[i];
+    for (unsigned i = 0; i < http->cors_origin_count; i++) {
+        const char *origin = http->cors_origins[i];
         const char *rest = strstr(origin, "://");
         if (strcmp(origin, "*") != 0 && (!rest || rest[3] == '\0' || strchr(rest + 3, '/')))
             return error_set(error, STATUS_INVALID, "cors-origin",
@@ -824,49 +850,33 @@ static enum status check_options(const struct options *options, struct error *er
     return STATUS_OK;
 }
 
-static void set_defaults(struct options *out)
+/* The defaults of all rows, then those of the command's own: a name may have a row for each. */
+static void set_defaults(struct options *out, bool own)
 {
-    *out = (struct options){
-        .host = "127.0.0.1",
-        .port = 8080,
-        .page_size = OPTIONS_PAGE_SIZE,
-        .max_queue = 1024,
-        .max_queue_tokens = 1 << 20,
-        .timeout_seconds = 300,
-        .watchdog_seconds = 60,
-        .cache_scope = "key",
-        .kernels = "auto",
-        .backend = "quantized",
-        .drain_seconds = 30,
-        .log_format = LOG_TEXT,
-        .log_level = LOG_INFO,
-        .prefix_cache = true,
-        .run_max_tokens = 128,
-        .prove_tokens = 200,
-        .prove_batch = 8,
-        .perplexity_window = 512,
-        .bench_prompt = 512,
-        .bench_tokens = 32,
-        .bench_depth = 128,
-        .bench_batch = 32,
-        .plan_measure = true,
-    };
+    for (size_t i = 0; i < SPEC_COUNT; i++) {
+        const struct spec *spec = &specs[i];
+        if (own && !(spec->commands & (1u << out->command)))
+            continue;
+        if (spec->kind == KIND_OFF)
+            *(bool *)(void *)((char *)out + spec->offset) = true;
+        if (spec->preset)
+            CHECK(set_value(spec, out, spec->name, spec->preset, NULL) == STATUS_OK);
+    }
 }
 
 /* Defaults that depend on whether and what else was given. */
-static void fill_defaults(struct options *out)
+static void fill_defaults(struct options *out, const struct given *given)
 {
-    out->max_seqs_given = out->max_seqs > 0;
-    if (!out->max_seqs)
-        out->max_seqs = out->plan_users > OPTIONS_MAX_SEQS ? out->plan_users : OPTIONS_MAX_SEQS;
-    if (out->swap_dir && !out->swap_bytes)
-        out->swap_bytes = OPTIONS_SWAP_BYTES;
-    if (!out->shape_heads)
-        out->shape_heads = out->shape_kv_heads;
-    if (!out->shape_vocabulary)
-        out->shape_vocabulary = VOCABULARY_DEFAULT;
-    if (!out->shape_weight_type)
-        out->shape_weight_type = "q4_k";
+    struct settings *settings = &out->settings;
+    struct plan_options *plan = &out->plan;
+    settings->serves = ((ON_SERVE | ON_PLAN) & (1u << out->command)) != 0;
+    plan->max_seqs_given = is_given(given, out->command, "max-seqs");
+    if (!plan->max_seqs_given && plan->users > settings->max_seqs)
+        settings->max_seqs = plan->users;
+    if (!settings->swap_dir)
+        settings->swap_bytes = 0;
+    if (!plan->shape.heads)
+        plan->shape.heads = plan->shape.kv_heads;
 }
 
 /* The first word. Also sets help_about. */
@@ -913,7 +923,8 @@ static enum status take_command(int argc, char **argv, struct options *out, stru
 
 enum status options_parse(int argc, char **argv, struct options *out, struct error *error)
 {
-    set_defaults(out);
+    *out = (struct options){0};
+    set_defaults(out, false);
     enum status status = take_command(argc, argv, out, error);
     if (status != STATUS_OK || out->command == COMMAND_HELP || out->command == COMMAND_VERSION)
         return status;
@@ -923,10 +934,9 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
             return STATUS_OK;
         }
     }
-    if (out->command == COMMAND_RUN || ((ON_WORKBENCH | ON_PLAN) & (1u << out->command)))
-        out->log_level = LOG_WARN; /* the answer is what is wanted */
-    status = apply_environment(out, error);
-    struct given given = {{NULL}};
+    set_defaults(out, true);
+    struct given given = {0};
+    status = apply_environment(out, &given, error);
     bool words_only = false;
     bool model_given = false;
     for (int i = 2; i < argc && status == STATUS_OK; i++) {
@@ -938,22 +948,29 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
             status = take_word(argv[i], out, &model_given, error);
         }
     }
-    CHECK(specs[0].offset == FIELD(model_path)); /* given.values[0] below */
+    CHECK(specs[0].offset == SETTING(model_path)); /* given.values[0] below */
     if (status == STATUS_OK && model_given && given.values[0])
         return error_set(error, STATUS_INVALID, "model",
                          "the model is given twice: once with --model and once without");
-    if (out->shape_layers && !model_given && !given.values[0])
-        out->model_path = NULL; /* the environment's: the command line wins */
+    if (out->plan.shape.layers && !model_given && !given.values[0])
+        out->settings.model_path = NULL; /* the environment's: the command line wins */
     if (status == STATUS_OK)
-        status = check_options(out, error);
-    fill_defaults(out);
+        status = check_options(out, &given, error);
+    fill_defaults(out, &given);
     return status;
 }
 
-/* Print `text` in lines of at most 100 columns, all but the first indented. */
-static void print_wrapped(const char *text, int indent)
+uint64_t options_default(const char *name)
 {
-    int column = indent;
+    const struct spec *spec = find_spec(COMMAND_SERVE, name, strlen(name));
+    uint64_t value = 0;
+    CHECK(spec && spec->preset && bytes_parse(spec->preset, &value));
+    return value;
+}
+
+/* Print `text` in lines of at most 100 columns, all but the first indented; returns the column. */
+static int print_wrapped(const char *text, int column, int indent)
+{
     while (*text) {
         int width = (int)strcspn(text, " ");
         if (column > indent && column + 1 + width > 98) {
@@ -967,7 +984,7 @@ static void print_wrapped(const char *text, int indent)
         column += width;
         text += width + (text[width] == ' ');
     }
-    putchar('\n');
+    return column;
 }
 
 static void print_options(enum command command)
@@ -988,7 +1005,14 @@ static void print_options(enum command command)
         snprintf(left, sizeof left, "  %s--%s %s", letter, spec->name,
                  spec->value_name ? spec->value_name : "");
         printf("%-34s", left);
-        print_wrapped(spec->help, 34);
+        int column = print_wrapped(spec->help, 34, 34);
+        const char *standard = spec->preset ? spec->preset : spec->absent;
+        if (standard) {
+            char bracketed[80];
+            snprintf(bracketed, sizeof bracketed, "(%s)", standard);
+            print_wrapped(bracketed, column, 34);
+        }
+        putchar('\n');
     }
 }
 

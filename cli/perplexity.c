@@ -153,7 +153,7 @@ static enum status load_text(struct perplexity *p, struct error *error)
 {
     struct buffer text;
     buffer_init(&text, 0);
-    enum status status = read_text(p->options->text_file, &text, error);
+    enum status status = read_text(p->options->perplexity.text_file, &text, error);
     if (status == STATUS_OK)
         status =
             tokenizer_encode(p->ours.tokenizer, text.data ? text.data : "", text.length,
@@ -162,10 +162,10 @@ static enum status load_text(struct perplexity *p, struct error *error)
     if (status == STATUS_OK && p->token_count < 2 * (size_t)p->window)
         status = error_set(error, STATUS_INVALID, "file",
                            "%s has %zu tokens; at least two windows of %u are needed",
-                           p->options->text_file, p->token_count, p->window);
+                           p->options->perplexity.text_file, p->token_count, p->window);
     p->window_count = p->token_count / p->window;
-    if (p->options->perplexity_windows && p->options->perplexity_windows < p->window_count)
-        p->window_count = p->options->perplexity_windows;
+    if (p->options->perplexity.windows && p->options->perplexity.windows < p->window_count)
+        p->window_count = p->options->perplexity.windows;
     return status;
 }
 
@@ -176,14 +176,14 @@ static enum status prepare(struct perplexity *p, struct error *error)
         .positions = p->window,
         .rows = p->window,
         .logits_rows = LOGITS_ROWS,
-        .backend = p->options->backend,
+        .backend = p->options->settings.backend,
     };
-    enum status status = workbench_open(p->options, &shape, &p->ours, error);
-    if (status == STATUS_OK && (p->options->perplexity_kl || p->options->perplexity_kl_kv)) {
-        struct options rest = *p->options; /* both together keep to the one budget */
+    enum status status = workbench_open(&p->options->settings, &shape, &p->ours, error);
+    if (status == STATUS_OK && (p->options->perplexity.kl || p->options->perplexity.kl_kv)) {
+        struct settings rest = p->options->settings; /* both together keep to the one budget */
         rest.memory_bytes = budget_unreserved(&p->ours.budget);
         rest.kv_type = "f32";
-        shape.backend = p->options->perplexity_kl ? "openblas" : "quantized";
+        shape.backend = p->options->perplexity.kl ? "openblas" : "quantized";
         status = workbench_open(&rest, &shape, &p->reference, error);
     }
     if (status == STATUS_OK)
@@ -232,7 +232,7 @@ static void print_kl(const struct perplexity *p)
     else
         printf("%s %.4f; KL divergence from it: mean %.6f ± %.6f nats, 99th percentile %.5f, "
                "largest %.5f; the best token is the same at %.2f %%\n",
-               p->options->perplexity_kl ? "the float reference's is"
+               p->options->perplexity.kl ? "the float reference's is"
                                          : "with keys and values in f32 it is",
                reference, kl, error, p99, largest, 100 * best);
 }
@@ -255,7 +255,7 @@ static void print(const struct perplexity *p)
 
 int program_perplexity(const struct options *options)
 {
-    struct perplexity p = {.options = options, .window = options->perplexity_window};
+    struct perplexity p = {.options = options, .window = options->perplexity.window};
     struct error error;
     error_clear(&error);
     enum status status = prepare(&p, &error);

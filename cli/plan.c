@@ -16,7 +16,7 @@
 #include <strings.h>
 
 #define MEASURE_BYTES (128 * MIB) /* beyond most machines' caches */
-#define TOKENIZER_TOKEN_BYTES 48u /* of a model of numbers: what vocabularies take, about */
+#define TOKENIZER_TOKEN_BYTES 48u /* of a synthetic shape: about what vocabularies take */
 
 struct planning {
     const struct options *options;
@@ -44,7 +44,7 @@ static enum status open_model(struct planning *planning, struct error *error)
 {
     struct plan_model *model = &planning->question.model;
     struct tokenizer *tokenizer = NULL;
-    enum status status = gguf_open(planning->options->model_path, &planning->gguf, error);
+    enum status status = gguf_open(planning->options->settings.model_path, &planning->gguf, error);
     if (status == STATUS_OK)
         status = model_describe(planning->gguf, &planning->config, error);
     if (status == STATUS_OK)
@@ -58,30 +58,29 @@ static enum status open_model(struct planning *planning, struct error *error)
     return STATUS_OK;
 }
 
-/* Numbers instead of a file. What they do not say is as in most models: the width is that of all
-   heads, the feed-forward's four times that. */
-static void describe_numbers(struct planning *planning)
+/* A synthetic model shape instead of a file. What they do not say is as in most models: the width
+   is that of all heads, the feed-forward's four times that. */
+static void describe_shape(struct planning *planning)
 {
-    const struct options *options = planning->options;
+    const struct shape_options *shape = &planning->options->plan.shape;
     struct model_config *config = &planning->config;
     *config = (struct model_config){
-        .layers = options->shape_layers,
-        .embedding = options->shape_heads * options->shape_head_dim,
-        .feed_forward = 4 * options->shape_heads * options->shape_head_dim,
-        .heads = options->shape_heads,
-        .kv_heads = options->shape_kv_heads,
-        .head_dim = options->shape_head_dim,
-        .rotary = options->shape_head_dim,
-        .vocabulary = options->shape_vocabulary,
-        .context = options->context,
-        .window = options->shape_window,
-        .window_layers = options->shape_window_layers,
-        .tensor_bytes = options->shape_weights_bytes,
+        .layers = shape->layers,
+        .embedding = shape->heads * shape->head_dim,
+        .feed_forward = 4 * shape->heads * shape->head_dim,
+        .heads = shape->heads,
+        .kv_heads = shape->kv_heads,
+        .head_dim = shape->head_dim,
+        .rotary = shape->head_dim,
+        .vocabulary = shape->vocabulary,
+        .context = planning->options->settings.context,
+        .window = shape->window,
+        .window_layers = shape->window_layers,
+        .tensor_bytes = shape->weights_bytes,
     };
-    snprintf(config->name, sizeof config->name, "A model of numbers");
-    planning->question.model.tokenizer_bytes =
-        (uint64_t)TOKENIZER_TOKEN_BYTES * options->shape_vocabulary;
-    enum tensor_format format = format_named(options->shape_weight_type);
+    snprintf(config->name, sizeof config->name, "A synthetic model");
+    planning->question.model.tokenizer_bytes = (uint64_t)TOKENIZER_TOKEN_BYTES * shape->vocabulary;
+    enum tensor_format format = format_named(shape->weight_type);
     const struct format_info *info = format_info(format);
     planning->formats[0] = (struct plan_format){
         .format = format,
@@ -92,24 +91,26 @@ static void describe_numbers(struct planning *planning)
 
 static enum status prepare(struct planning *planning, struct error *error)
 {
-    const struct options *options = planning->options;
+    const struct settings *settings = &planning->options->settings;
     struct plan_question *question = &planning->question;
-    enum status status = kernels_select(options->kernels, &question->model.kernels, error);
+    enum status status = kernels_select(settings->kernels, &question->model.kernels, error);
     if (status == STATUS_OK)
-        status = workers_create(options->threads, &planning->workers, error);
+        status = workers_create(settings->threads, &planning->workers, error);
     if (status != STATUS_OK)
         return status;
-    question->options = options;
+    question->settings = settings;
+    question->users = planning->options->plan.users;
+    question->max_seqs_given = planning->options->plan.max_seqs_given;
     question->model.config = &planning->config;
     question->model.workers = planning->workers;
-    if (options->model_path) {
+    if (settings->model_path) {
         status = open_model(planning, error);
         if (status != STATUS_OK)
             return status;
     } else {
-        describe_numbers(planning);
+        describe_shape(planning);
     }
-    return model_check_kv_type(&planning->config, plan_kv_type(options, options->backend), error);
+    return model_check_kv_type(&planning->config, plan_kv_type(settings, settings->backend), error);
 }
 
 /* As it is, or within single quotes for a shell. */
@@ -146,35 +147,36 @@ static void append_directory(struct buffer *out, const char *name, const char *b
 /* The server that the plan is about, as far as its memory goes: nothing when it does not fit. */
 static void write_start(const struct planning *planning, struct buffer *out)
 {
-    const struct options *options = planning->options;
+    const struct settings *settings = &planning->options->settings;
     const struct plan_answer *answer = &planning->answer;
-    const char *path = options->model_path;
+    const char *path = settings->model_path;
     if (!path || !answer->yes)
         return;
     buffer_append_text(out, "quire serve -m ");
     append_word(out, path);
-    bool whole = options->memory_bytes % MIB == 0;
+    bool whole = settings->memory_bytes % MIB == 0;
     buffer_appendf(
         out, whole ? " --memory %lluMiB" : " --memory %llu",
-        (unsigned long long)(whole ? options->memory_bytes / MIB : options->memory_bytes));
-    if (options->context)
+        (unsigned long long)(whole ? settings->memory_bytes / MIB : settings->memory_bytes));
+    if (settings->context)
         buffer_appendf(out, " --context %u", answer->tokens);
-    if (answer->max_seqs != OPTIONS_MAX_SEQS)
+    if (answer->max_seqs != options_default("max-seqs"))
         buffer_appendf(out, " --max-seqs %u", answer->max_seqs);
-    if (options->page_size != OPTIONS_PAGE_SIZE)
-        buffer_appendf(out, " --page-size %u", options->page_size);
-    if (options->kv_type)
-        buffer_appendf(out, " --kv-type %s", options->kv_type);
-    if (options->max_batch_tokens)
-        buffer_appendf(out, " --max-batch-tokens %u", options->max_batch_tokens);
-    if (!options->connections_fitted)
-        buffer_appendf(out, " --max-connections %u", options->max_connections);
-    if (strcmp(options->backend, "quantized") != 0)
-        buffer_appendf(out, " --backend %s", options->backend);
-    append_directory(out, "swap", "swap", options->swap_dir,
-                     options->swap_bytes != OPTIONS_SWAP_BYTES ? options->swap_bytes : 0);
-    append_directory(out, "cache", "cache-dir", options->cache_dir, options->cache_dir_bytes);
-    buffer_appendf(out, " --threads %u", options->threads);
+    if (settings->page_size != options_default("page-size"))
+        buffer_appendf(out, " --page-size %u", settings->page_size);
+    if (settings->kv_type)
+        buffer_appendf(out, " --kv-type %s", settings->kv_type);
+    if (settings->max_batch_tokens)
+        buffer_appendf(out, " --max-batch-tokens %u", settings->max_batch_tokens);
+    if (!settings->connections_fitted)
+        buffer_appendf(out, " --max-connections %u", settings->max_connections);
+    if (strcmp(settings->backend, "quantized") != 0)
+        buffer_appendf(out, " --backend %s", settings->backend);
+    append_directory(out, "swap", "swap", settings->swap_dir,
+                     settings->swap_bytes != options_default("swap-bytes") ? settings->swap_bytes
+                                                                           : 0);
+    append_directory(out, "cache", "cache-dir", settings->cache_dir, settings->cache_dir_bytes);
+    buffer_appendf(out, " --threads %u", settings->threads);
 }
 
 static void measure(struct planning *planning)
@@ -215,8 +217,8 @@ static enum status write_answer(const struct planning *planning, const struct pl
                                 struct error *error)
 {
     const struct options *options = planning->options;
-    if (options->svg_file) {
-        enum status status = draw(words, &planning->answer, options->svg_file, error);
+    if (options->plan.svg_file) {
+        enum status status = draw(words, &planning->answer, options->plan.svg_file, error);
         if (status != STATUS_OK)
             return status;
     }
@@ -243,13 +245,13 @@ static enum status answer(struct planning *planning, struct error *error)
     enum status status = engine_swap_room(&planning->answer.plan.engine, &pages, &bytes, error);
     if (status != STATUS_OK)
         return status; /* a server would not start */
-    if (options->plan_measure && strcmp(options->backend, "openblas") != 0)
+    if (options->plan.measure && strcmp(options->settings.backend, "openblas") != 0)
         measure(planning);
     struct buffer start;
     buffer_init(&start, 0);
     write_start(planning, &start);
     struct plan_words words = {planning->config.name, start.data, &planning->question.model,
-                               options};
+                               &options->settings};
     status = write_answer(planning, &words, error);
     buffer_deinit(&start);
     return status;

@@ -28,7 +28,7 @@ static void tune_allocator(void)
 }
 
 /* One descriptor per connection and some more: as many as the system gives. */
-static void fit_descriptors(struct options *options)
+static void fit_descriptors(struct settings *settings)
 {
     const unsigned others = 96; /* files, the library's own, connections over the limit */
     struct rlimit limit;
@@ -38,14 +38,13 @@ static void fit_descriptors(struct options *options)
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
     }
-    bool serves = options->command == COMMAND_SERVE || options->command == COMMAND_PLAN;
-    if (!serves || options->max_connections + others <= limit.rlim_cur)
+    if (!settings->serves || settings->max_connections + others <= limit.rlim_cur)
         return;
     unsigned fit = limit.rlim_cur > others + 4 ? (unsigned)limit.rlim_cur - others : 4;
     log_warn("connections", "%u are wanted, but the limit of open files (%llu) allows %u",
-             options->max_connections, (unsigned long long)limit.rlim_cur, fit);
-    options->max_connections = fit;
-    options->connections_fitted = false;
+             settings->max_connections, (unsigned long long)limit.rlim_cur, fit);
+    settings->max_connections = fit;
+    settings->connections_fitted = false;
 }
 
 static int run_command(struct options *options, runtime_backend_factory factory)
@@ -88,7 +87,7 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         fprintf(stderr, "quire: %s\n", error.message);
         return 2;
     }
-    log_init(options.log_format, options.log_level);
+    log_init(options.settings.log_format, options.log_level);
     log_start();
     if (options.command != COMMAND_INSPECT && options.command != COMMAND_HEALTHCHECK &&
         options.command != COMMAND_HELP && options.command != COMMAND_VERSION) {
@@ -96,8 +95,8 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
         for (const char *name; (name = options_misspelled_variable(&position));)
             log_warn("environment", "%.*s looks like a misspelled option; it has no effect",
                      (int)strcspn(name, "="), name);
-        runtime_resolve(&options);
-        fit_descriptors(&options);
+        runtime_resolve(&options.settings, options.command != COMMAND_PLAN);
+        fit_descriptors(&options.settings);
     }
     int code = run_command(&options, factory);
     if ((fflush(stdout) || ferror(stdout)) && !code)

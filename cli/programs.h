@@ -5,6 +5,7 @@
 #ifndef QUIRE_CLI_PROGRAMS_H
 #define QUIRE_CLI_PROGRAMS_H
 
+#include "cli/options.h"
 #include "server/runtime.h"
 
 /* quire serve: serve.c */

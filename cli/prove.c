@@ -220,9 +220,9 @@ static enum status prepare(struct prove *prove, struct error *error)
         .positions = prove->token_count,
         .rows = ROWS > prove->batch ? ROWS : prove->batch,
         .logits_rows = prove->batch,
-        .backend = prove->options->backend,
+        .backend = prove->options->settings.backend,
     };
-    enum status status = workbench_open(prove->options, &shape, &prove->bench, error);
+    enum status status = workbench_open(&prove->options->settings, &shape, &prove->bench, error);
     if (status != STATUS_OK)
         return status;
     uint32_t *start;
@@ -252,14 +252,14 @@ int program_prove(const struct options *options)
 {
     struct prove prove = {
         .options = options,
-        .token_count = options->prove_tokens,
-        .batch = options->prove_batch,
+        .token_count = options->prove.tokens,
+        .batch = options->prove.batch,
     };
     struct error error;
     error_clear(&error);
     enum status status = STATUS_OK;
-    if (options->plot_file)
-        status = check_plot(options->plot_file, &error);
+    if (options->prove.plot_file)
+        status = check_plot(options->prove.plot_file, &error);
     if (status == STATUS_OK)
         status = prepare(&prove, &error);
     struct batch_sequence *sequences = calloc(prove.batch, sizeof *sequences);
@@ -272,8 +272,8 @@ int program_prove(const struct options *options)
             print_json(&prove);
         else
             print_table(&prove);
-        if (options->plot_file)
-            status = plot(&prove, options->plot_file, &error);
+        if (options->prove.plot_file)
+            status = plot(&prove, options->prove.plot_file, &error);
     }
     if (status != STATUS_OK)
         log_error("prove_failed", "%s", error.message);

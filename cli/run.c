@@ -46,7 +46,7 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
     enum status status = control_guard_init(&guard, runtime->tokenizer, SENTINEL, error);
     if (status != STATUS_OK)
         return status;
-    const char *prompt = run->options->prompt;
+    const char *prompt = run->options->run.prompt;
     struct buffer json;
     buffer_init(&json, 0);
     buffer_append_text(&json, "{\"add_generation_prompt\":true,\"tools\":null,\"documents\":null,"
@@ -77,7 +77,7 @@ static enum status tokenize(struct run *run, uint32_t **tokens, size_t *count, s
     buffer_init(&text, 0);
     enum status status = STATUS_OK;
     unsigned flags = TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS;
-    if (options->run_chat) {
+    if (options->run.chat) {
         status = render_chat(run, &text, error);
         size_t length = 0;
         uint32_t bos = tokenizer_bos(runtime->tokenizer);
@@ -86,13 +86,13 @@ static enum status tokenize(struct run *run, uint32_t **tokens, size_t *count, s
         bool has_bos = length && text.length >= length && !memcmp(text.data, bos_text, length);
         flags = TOKENIZER_PARSE_SPECIAL | (has_bos ? 0u : (unsigned)TOKENIZER_ADD_BOS);
     } else {
-        buffer_append_text(&text, options->prompt);
+        buffer_append_text(&text, options->run.prompt);
     }
     size_t limit = runtime->api.max_model_len - 1;
     if (status == STATUS_OK)
         status =
             tokenizer_encode(runtime->tokenizer, text.data ? text.data : "", text.length, flags,
-                             options->run_chat ? SENTINEL : 0, limit, tokens, count, error);
+                             options->run.chat ? SENTINEL : 0, limit, tokens, count, error);
     buffer_deinit(&text);
     if (status == STATUS_OK && *count == 0)
         status = error_set(error, STATUS_INVALID, "prompt", "the prompt is empty");
@@ -134,18 +134,18 @@ static bool print_answer(struct run *run, struct completion *completion, uint32_
 static enum status complete(struct run *run, const uint32_t *tokens, size_t count,
                             struct error *error)
 {
-    const struct options *options = run->options;
+    const struct run_options *options = &run->options->run;
     uint32_t room = run->runtime.api.max_model_len - (uint32_t)count;
     struct completion_spec spec = {
         .tokens = tokens,
         .token_count = (uint32_t)count,
         .choice_count = 1,
-        .max_tokens = options->run_max_tokens < room ? options->run_max_tokens : room,
-        .sampling = {.temperature = options->run_temperature,
+        .max_tokens = options->max_tokens < room ? options->max_tokens : room,
+        .sampling = {.temperature = options->temperature,
                      .top_p = 1,
                      .repetition_penalty = 1,
-                     .seed = options->run_seed},
-        .use_prefix_cache = options->prefix_cache,
+                     .seed = options->seed},
+        .use_prefix_cache = run->options->settings.prefix_cache,
         .wake = on_news,
         .wake_arg = run,
     };
@@ -173,7 +173,8 @@ static void run_all(void *arg)
     error_clear(&error);
     uint32_t *tokens = NULL;
     size_t count = 0;
-    enum status status = runtime_create(run->options, run->factory, &run->runtime, &error);
+    enum status status =
+        runtime_create(&run->options->settings, run->factory, &run->runtime, &error);
     if (status == STATUS_OK)
         status = tokenize(run, &tokens, &count, &error);
     if (status == STATUS_OK)

@@ -27,21 +27,21 @@ static enum status reserve(struct workbench *bench, const struct backend_options
     return status;
 }
 
-static enum status open_backend(struct workbench *bench, const struct options *options,
+static enum status open_backend(struct workbench *bench, const struct settings *settings,
                                 const struct workbench_shape *shape, struct error *error)
 {
     if (shape->positions > bench->config.context)
         return error_set(error, STATUS_INVALID, "tokens",
                          "%u tokens are more than the %u that the model was trained for",
                          shape->positions, bench->config.context);
-    bench->page_size = options->page_size;
-    bench->table_pages = (shape->positions + options->page_size - 1) / options->page_size;
+    bench->page_size = settings->page_size;
+    bench->table_pages = (shape->positions + settings->page_size - 1) / settings->page_size;
     struct backend_options backend = {
         .kernels = bench->kernels,
         .workers = bench->workers,
         .backend = shape->backend,
-        .kv_type = plan_kv_type(options, shape->backend),
-        .page_size = options->page_size,
+        .kv_type = plan_kv_type(settings, shape->backend),
+        .page_size = settings->page_size,
         .max_batch_rows = shape->rows,
         .max_sequences = shape->sequences,
         .logits_rows_max = shape->logits_rows,
@@ -58,7 +58,7 @@ static enum status open_backend(struct workbench *bench, const struct options *o
     if (page_count > UINT32_MAX)
         return error_set(error, STATUS_INVALID, "tokens", "that is more than fits any memory");
     backend.page_count = (uint32_t)page_count;
-    status = reserve(bench, &backend, &sizes, options->memory_bytes, error);
+    status = reserve(bench, &backend, &sizes, settings->memory_bytes, error);
     if (status != STATUS_OK)
         return status;
     bench->pages = malloc((page_count - 1) * sizeof *bench->pages);
@@ -70,22 +70,22 @@ static enum status open_backend(struct workbench *bench, const struct options *o
                                 error);
 }
 
-enum status workbench_open(const struct options *options, const struct workbench_shape *shape,
+enum status workbench_open(const struct settings *settings, const struct workbench_shape *shape,
                            struct workbench *out, struct error *error)
 {
     CHECK(shape->sequences >= 1 && shape->positions >= 1 && shape->rows >= 1);
     memset(out, 0, sizeof *out);
-    enum status status = kernels_select(options->kernels, &out->kernels, error);
+    enum status status = kernels_select(settings->kernels, &out->kernels, error);
     if (status == STATUS_OK)
-        status = workers_create(options->threads, &out->workers, error);
+        status = workers_create(settings->threads, &out->workers, error);
     if (status == STATUS_OK)
-        status = gguf_open(options->model_path, &out->gguf, error);
+        status = gguf_open(settings->model_path, &out->gguf, error);
     if (status == STATUS_OK)
         status = model_describe(out->gguf, &out->config, error);
     if (status == STATUS_OK)
         status = tokenizer_create(out->gguf, &out->tokenizer, error);
     if (status == STATUS_OK)
-        status = open_backend(out, options, shape, error);
+        status = open_backend(out, settings, shape, error);
     if (status != STATUS_OK)
         workbench_close(out);
     return status;

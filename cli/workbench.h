@@ -10,7 +10,7 @@
 #include "base/workers.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
-#include "sizing/options.h"
+#include "sizing/settings.h"
 
 struct workbench_shape {
     uint32_t sequences; /* page tables that hold pages at the same time */
@@ -37,7 +37,7 @@ struct workbench {
 
 /* Errors as runtime_create's; STATUS_INVALID (param "memory") when it would not fit the budget. On
    failure nothing is left. Options are resolved (runtime_resolve). */
-enum status workbench_open(const struct options *options, const struct workbench_shape *shape,
+enum status workbench_open(const struct settings *settings, const struct workbench_shape *shape,
                            struct workbench *out, struct error *error);
 void workbench_close(struct workbench *bench);
 

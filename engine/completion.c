@@ -1,66 +1,60 @@
 /*
- * See completion.h and completion_private.h. Everything of a completion lies in one allocation,
- * entered in BUDGET_REQUESTS before it is made. Memory of tokens that are never generated is never
- * touched.
+ * Everything of a completion lies in one allocation, entered in BUDGET_REQUESTS before it is made.
+ * It is sized for max_tokens, so the engine never waits for a reader; memory of tokens that are
+ * never generated is never touched.
+ *
+ * The order of the stores is the contract with the reader: a token's value, then output_count; all
+ * tokens, then reason. The lock covers wake and cancel_epoch only, and no other lock is taken under
+ * it.
  */
 #include "engine/completion_private.h"
 
-#include "base/bytes.h"
+#include "base/arena.h"
 #include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct layout {
-    uint64_t bias, history, tokens, top, top_counts; /* offsets; the last four per choice */
-    uint64_t history_stride, tokens_stride, top_stride, top_counts_stride;
-    uint64_t bytes;
-};
-
-static uint64_t place(uint64_t *end, uint64_t bytes)
+/* The struct and the arrays behind it: see base/arena.h. completion is NULL while the arena counts.
+   Counts are 32 bit, at most LIMIT_CHOICES times about 200 bytes each: no sum overflows. */
+static void lay_out(struct arena *arena, struct completion *completion,
+                    const struct completion_spec *spec, uint32_t top_logprobs)
 {
-    uint64_t at = *end;
-    *end = bytes_align(at + bytes, 64);
-    return at;
-}
-
-/* Cannot overflow: counts are 32 bit, at most LIMIT_CHOICES times about 200 bytes each. */
-static struct layout layout_for(const struct completion_spec *spec, uint32_t top_logprobs)
-{
-    struct layout layout = {0};
     uint64_t n = spec->choice_count, max = spec->max_tokens;
-    layout.history_stride = bytes_align((spec->token_count + max) * sizeof(uint32_t), 64);
-    layout.tokens_stride = bytes_align(max * sizeof(struct completion_token), 64);
-    layout.top_stride = bytes_align(max * top_logprobs * sizeof(struct top_logprob), 64);
-    layout.top_counts_stride = top_logprobs ? bytes_align(max, 64) : 0;
-    uint64_t end =
-        bytes_align(sizeof(struct completion) + n * sizeof(struct completion_choice), 64);
-    layout.bias = place(&end, spec->sampling.logit_bias_count * sizeof(struct logit_bias));
-    layout.history = place(&end, n * layout.history_stride);
-    layout.tokens = place(&end, n * layout.tokens_stride);
-    layout.top = place(&end, n * layout.top_stride);
-    layout.top_counts = place(&end, n * layout.top_counts_stride);
-    layout.bytes = end;
-    return layout;
+    arena_take(arena, 1, sizeof *completion + n * sizeof(struct completion_sequence));
+    void *bias = arena_take(arena, spec->sampling.logit_bias_count, sizeof(struct logit_bias));
+    if (completion)
+        completion->sampling.logit_bias = bias;
+    for (uint64_t i = 0; i < n; i++) {
+        struct completion_sequence record = {0};
+        record.history = arena_take(arena, spec->token_count + max, sizeof *record.history);
+        record.output = arena_take(arena, max, sizeof *record.output);
+        if (top_logprobs) {
+            record.top = arena_take(arena, max * top_logprobs, sizeof *record.top);
+            record.top_counts = arena_take(arena, max, sizeof *record.top_counts);
+        }
+        if (completion)
+            completion->sequences[i] = record;
+    }
 }
 
-static void init_choices(struct completion *completion, const struct completion_spec *spec,
-                         const struct layout *layout)
+static enum status take_memory(struct budget *budget, uint64_t bytes, char **out,
+                               struct error *error)
 {
-    char *memory = (char *)completion;
-    for (uint32_t i = 0; i < spec->choice_count; i++) {
-        struct completion_choice *choice = &completion->choices[i];
-        memset(choice, 0, sizeof *choice);
-        choice->history = (uint32_t *)(memory + layout->history + i * layout->history_stride);
-        choice->tokens =
-            (struct completion_token *)(memory + layout->tokens + i * layout->tokens_stride);
-        if (completion->top_logprobs) {
-            choice->top = (struct top_logprob *)(memory + layout->top + i * layout->top_stride);
-            choice->top_counts =
-                (uint8_t *)(memory + layout->top_counts + i * layout->top_counts_stride);
-        }
-        memcpy(choice->history, spec->tokens, spec->token_count * sizeof(uint32_t));
+    if (bytes > budget->cap_bytes[BUDGET_REQUESTS])
+        return error_set(error, STATUS_TOO_LARGE, "max_tokens",
+                         "a request of this size needs more memory than all requests may use");
+    if (!budget_take(budget, BUDGET_REQUESTS, bytes)) {
+        error_set(error, STATUS_BUSY, NULL, "no memory for another request now, try again later");
+        if (error)
+            error->retry_after_s = 1;
+        return STATUS_BUSY;
     }
+    *out = aligned_alloc(64, bytes);
+    if (*out)
+        return STATUS_OK;
+    budget_give(budget, BUDGET_REQUESTS, bytes);
+    return error_set(error, STATUS_IO, NULL, "out of memory");
 }
 
 enum status completion_create(const struct completion_spec *spec, struct budget *budget,
@@ -70,27 +64,19 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
     CHECK(spec->choice_count >= 1 && spec->choice_count <= LIMIT_CHOICES);
     CHECK(spec->top_logprobs <= LIMIT_LOGPROBS);
     uint32_t top_logprobs = spec->want_logprobs ? spec->top_logprobs : 0;
-    struct layout layout = layout_for(spec, top_logprobs);
-    if (layout.bytes > budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set(error, STATUS_TOO_LARGE, "max_tokens",
-                         "a request of this size needs more memory than all requests may use");
-    if (!budget_take(budget, BUDGET_REQUESTS, layout.bytes)) {
-        enum status status = error_set(error, STATUS_BUSY, NULL,
-                                       "no memory for another request now, try again later");
-        if (error)
-            error->retry_after_s = 1;
+    struct arena arena = {0};
+    lay_out(&arena, NULL, spec, top_logprobs);
+    uint64_t bytes = arena.used_bytes;
+    arena = (struct arena){0};
+    enum status status = take_memory(budget, bytes, &arena.memory, error);
+    if (status)
         return status;
-    }
-    struct completion *completion = aligned_alloc(64, layout.bytes);
-    if (!completion) {
-        budget_give(budget, BUDGET_REQUESTS, layout.bytes);
-        return error_set(error, STATUS_IO, NULL, "out of memory");
-    }
+    struct completion *completion = (struct completion *)arena.memory;
     *completion = (struct completion){
         .budget = budget,
-        .bytes = layout.bytes,
+        .bytes = bytes,
         .prompt_count = spec->token_count,
-        .choice_count = spec->choice_count,
+        .sequence_count = spec->choice_count,
         .max_tokens = spec->max_tokens,
         .top_logprobs = top_logprobs,
         .sampling = spec->sampling,
@@ -105,18 +91,19 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
         .wake = spec->wake,
         .wake_arg = spec->wake_arg,
     };
+    lay_out(&arena, completion, spec, top_logprobs);
     pthread_mutex_init(&completion->lock, NULL);
-    struct logit_bias *bias = (struct logit_bias *)((char *)completion + layout.bias);
     if (spec->sampling.logit_bias_count)
-        memcpy(bias, spec->sampling.logit_bias,
+        memcpy((void *)completion->sampling.logit_bias, spec->sampling.logit_bias,
                spec->sampling.logit_bias_count * sizeof(struct logit_bias));
-    completion->sampling.logit_bias = bias;
-    init_choices(completion, spec, &layout);
+    for (uint32_t i = 0; i < spec->choice_count; i++)
+        memcpy(completion->sequences[i].history, spec->tokens,
+               spec->token_count * sizeof *spec->tokens);
     *out = completion;
     return STATUS_OK;
 }
 
-static void drop(struct completion *completion)
+static void release_reference(struct completion *completion)
 {
     if (atomic_fetch_sub(&completion->ref_count, 1) != 1)
         return;
@@ -136,7 +123,7 @@ void completion_release(struct completion *completion)
     pthread_mutex_unlock(&completion->lock);
     if (!completion_done(completion))
         completion_cancel(completion);
-    drop(completion);
+    release_reference(completion);
 }
 
 static void raise_epoch(struct completion *completion)
@@ -149,15 +136,15 @@ static void raise_epoch(struct completion *completion)
 
 void completion_cancel(struct completion *completion)
 {
-    for (uint32_t i = 0; i < completion->choice_count; i++)
-        atomic_store(&completion->choices[i].cancelled, true);
+    for (uint32_t i = 0; i < completion->sequence_count; i++)
+        atomic_store(&completion->sequences[i].cancelled, true);
     raise_epoch(completion);
 }
 
 void completion_cancel_choice(struct completion *completion, uint32_t choice)
 {
-    CHECK(choice < completion->choice_count);
-    atomic_store(&completion->choices[choice].cancelled, true);
+    CHECK(choice < completion->sequence_count);
+    atomic_store(&completion->sequences[choice].cancelled, true);
     raise_epoch(completion);
 }
 
@@ -175,40 +162,40 @@ void completion_detach(struct completion *completion)
     pthread_mutex_lock(&completion->lock);
     completion->cancel_epoch = NULL;
     pthread_mutex_unlock(&completion->lock);
-    drop(completion);
+    release_reference(completion);
 }
 
 uint32_t completion_read(const struct completion *completion, uint32_t choice, uint32_t from,
                          const struct completion_token **tokens)
 {
-    CHECK(choice < completion->choice_count);
-    const struct completion_choice *ring = &completion->choices[choice];
-    uint32_t count = atomic_load_explicit(&ring->token_count, memory_order_acquire);
+    CHECK(choice < completion->sequence_count);
+    const struct completion_sequence *log = &completion->sequences[choice];
+    uint32_t count = atomic_load_explicit(&log->output_count, memory_order_acquire);
     CHECK(from <= count);
-    *tokens = ring->tokens + from;
+    *tokens = log->output + from;
     return count - from;
 }
 
 const struct top_logprob *completion_top(const struct completion *completion, uint32_t choice,
                                          uint32_t index, uint32_t *count)
 {
-    CHECK(choice < completion->choice_count);
-    const struct completion_choice *ring = &completion->choices[choice];
-    CHECK(index < atomic_load_explicit(&ring->token_count, memory_order_acquire));
-    *count = ring->top ? ring->top_counts[index] : 0;
-    return ring->top ? ring->top + (size_t)index * completion->top_logprobs : NULL;
+    CHECK(choice < completion->sequence_count);
+    const struct completion_sequence *log = &completion->sequences[choice];
+    CHECK(index < atomic_load_explicit(&log->output_count, memory_order_acquire));
+    *count = log->top ? log->top_counts[index] : 0;
+    return log->top ? log->top + (size_t)index * completion->top_logprobs : NULL;
 }
 
 enum finish_reason completion_reason(const struct completion *completion, uint32_t choice)
 {
-    CHECK(choice < completion->choice_count);
-    return (enum finish_reason)atomic_load_explicit(&completion->choices[choice].reason,
+    CHECK(choice < completion->sequence_count);
+    return (enum finish_reason)atomic_load_explicit(&completion->sequences[choice].reason,
                                                     memory_order_acquire);
 }
 
 bool completion_done(const struct completion *completion)
 {
-    for (uint32_t i = 0; i < completion->choice_count; i++) {
+    for (uint32_t i = 0; i < completion->sequence_count; i++) {
         if (completion_reason(completion, i) == FINISH_NONE)
             return false;
     }
@@ -222,7 +209,7 @@ uint32_t completion_prompt_count(const struct completion *completion)
 
 uint32_t completion_choice_count(const struct completion *completion)
 {
-    return completion->choice_count;
+    return completion->sequence_count;
 }
 
 uint32_t completion_cached_count(const struct completion *completion)
@@ -233,27 +220,27 @@ uint32_t completion_cached_count(const struct completion *completion)
 void completion_push(struct completion *completion, uint32_t choice,
                      const struct sampled_token *token)
 {
-    struct completion_choice *ring = &completion->choices[choice];
-    uint32_t at = completion_generated(completion, choice);
+    struct completion_sequence *log = &completion->sequences[choice];
+    uint32_t at = completion_output_count(completion, choice);
     CHECK(at < completion->max_tokens);
-    CHECK(atomic_load_explicit(&ring->reason, memory_order_relaxed) == FINISH_NONE);
-    ring->history[completion->prompt_count + at] = token->token;
-    ring->tokens[at] = (struct completion_token){token->token, token->logprob};
-    if (ring->top) {
+    CHECK(atomic_load_explicit(&log->reason, memory_order_relaxed) == FINISH_NONE);
+    log->history[completion->prompt_count + at] = token->token;
+    log->output[at] = (struct completion_token){token->token, token->logprob};
+    if (log->top) {
         CHECK(token->top_count <= completion->top_logprobs);
-        memcpy(ring->top + (size_t)at * completion->top_logprobs, token->top,
+        memcpy(log->top + (size_t)at * completion->top_logprobs, token->top,
                token->top_count * sizeof *token->top);
-        ring->top_counts[at] = (uint8_t)token->top_count;
+        log->top_counts[at] = (uint8_t)token->top_count;
     }
-    atomic_store_explicit(&ring->token_count, at + 1, memory_order_release);
+    atomic_store_explicit(&log->output_count, at + 1, memory_order_release);
 }
 
 void completion_finish(struct completion *completion, uint32_t choice, enum finish_reason reason)
 {
-    struct completion_choice *ring = &completion->choices[choice];
+    struct completion_sequence *log = &completion->sequences[choice];
     CHECK(reason != FINISH_NONE);
-    CHECK(atomic_load_explicit(&ring->reason, memory_order_relaxed) == FINISH_NONE);
-    atomic_store_explicit(&ring->reason, reason, memory_order_release);
+    CHECK(atomic_load_explicit(&log->reason, memory_order_relaxed) == FINISH_NONE);
+    atomic_store_explicit(&log->reason, reason, memory_order_release);
 }
 
 void completion_wake(struct completion *completion)

@@ -1,10 +1,11 @@
 /*
- * A completion from inside the engine. Only engine/ (and its tests) may include this; api/ sees
- * completion.h.
+ * A completion from inside the engine. Only engine/ and its tests include this; api/ sees
+ * completion.h. What api/ calls a choice is a sequence here.
  *
- * The engine thread writes, one reader reads: a choice's tokens are published by a release store of
- * token_count, its end by a release store of reason after that. The lock guards nothing but the
- * wake function and the engine's epoch, so that neither is used after its owner has gone.
+ * The engine thread writes and one reader reads: a sequence's output tokens are published by a
+ * release store of output_count, its end by a release store of reason after that. The lock guards
+ * nothing but the wake function and the engine's epoch, so that neither is used after its owner has
+ * gone.
  */
 #ifndef QUIRE_ENGINE_COMPLETION_PRIVATE_H
 #define QUIRE_ENGINE_COMPLETION_PRIVATE_H
@@ -14,47 +15,48 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum choice_state {
-    CHOICE_WAITING, /* for a place: never started, or preempted */
-    CHOICE_RUNNING, /* has a sequence */
-    CHOICE_FINISHED,
+enum sequence_status {
+    SEQUENCE_WAITING, /* for a running slot: it never ran, or it was preempted */
+    SEQUENCE_RUNNING, /* it has a running slot (engine/scheduler/sequence.h) */
+    SEQUENCE_FINISHED,
 };
 
-#define SWAP_NONE UINT32_MAX
+#define SWAP_NO_SLOT UINT32_MAX
 
-/* What a choice that gave way has in the swap file (engine/scheduler/page_swap.h). */
-struct swap_image {
+/* What a preempted sequence has in the swap file (engine/scheduler/page_swap.h). */
+struct swapped_pages {
     uint32_t slot_count; /* 0: nothing */
     uint32_t first_slot;
-    uint32_t computed; /* positions whose keys and values it restores … */
-    uint32_t kept;     /* … together with so many pages at the beginning that are to be found */
+    uint32_t computed;     /* positions whose keys and values are restored from the slots … */
+    uint32_t shared_count; /* … and from so many pages at the beginning, which must be cached */
 };
 
-struct completion_choice {
+/* One sequence of a completion, from submit to its end. */
+struct completion_sequence {
     /* fixed after create */
-    uint32_t *history;               /* [prompt_count + max_tokens] prompt, then generated */
-    struct completion_token *tokens; /* [max_tokens] */
+    uint32_t *history;               /* [prompt_count + max_tokens] prompt, then output tokens */
+    struct completion_token *output; /* [max_tokens] the same output tokens for the reader */
     struct top_logprob *top;         /* [max_tokens][top_logprobs], NULL: none wanted */
     uint8_t *top_counts;             /* [max_tokens], NULL: none wanted */
     /* atomics */
-    atomic_uint token_count; /* generated, readable */
-    atomic_int reason;       /* enum finish_reason */
+    atomic_uint output_count; /* readable output tokens */
+    atomic_int reason;        /* enum finish_reason */
     atomic_bool cancelled;
     /* engine thread only */
-    enum choice_state state;
-    uint32_t preemptions;        /* for lack of room */
+    enum sequence_status status;
+    uint32_t preemptions;        /* for lack of pages or slots */
     uint32_t charged;            /* positions that its tenant was charged for */
     uint32_t forced_preemptions; /* by the test hook */
     uint64_t last_token_ns;
-    struct swap_image image; /* while it waits, leaves or returns */
+    struct swapped_pages swapped; /* while it waits, is swapped out or swapped in */
 };
 
 struct completion {
-    /* fixed after create; history's contents: engine thread after submit */
+    /* fixed after create; the contents of history: engine thread after submit */
     struct budget *budget;
     uint64_t bytes;
     uint32_t prompt_count;
-    uint32_t choice_count;
+    uint32_t sequence_count;
     uint32_t max_tokens;
     uint32_t top_logprobs;
     struct sampling_params sampling;
@@ -66,7 +68,7 @@ struct completion {
     uint32_t tenant;
     uint64_t deadline_ns;
     /* atomics */
-    atomic_uint ref_count;
+    atomic_uint ref_count; /* the creator, and the engine after submit */
     atomic_uint cached_count;
     /* under lock */
     pthread_mutex_t lock;
@@ -74,41 +76,54 @@ struct completion {
     void *wake_arg;
     atomic_uint *cancel_epoch; /* the engine's; NULL before submit and after the end */
     /* engine thread only (the inbox's lock before that) */
-    struct completion *next;       /* inbox, then the scheduler's waiting list */
-    struct completion *previous;   /* its tenant's waiting list */
-    struct completion *next_dirty; /* list of those whose reader is to be woken */
-    bool is_waiting;               /* in the waiting list */
-    bool is_dirty;                 /* the reader is to be woken */
+    struct completion *next;        /* in the inbox, then in its tenant's waiting list */
+    struct completion *previous;    /* in its tenant's waiting list */
+    struct completion *next_notify; /* in the list of pending notifications */
+    bool is_waiting;                /* in the waiting list */
+    bool notify_pending;            /* the reader is to be notified */
     bool was_admitted;
-    uint64_t arrival;     /* 1, 2, 3 …: first come first served */
-    uint32_t token_limit; /* prompt and answer together end here */
-    uint32_t waiting_choices;
-    uint32_t unfinished_choices;
+    uint64_t arrival;     /* 1, 2, 3 …: first come, first served */
+    uint32_t token_limit; /* prompt and output together end here */
+    uint32_t waiting_sequences;
+    uint32_t unfinished_sequences;
     uint64_t submit_ns, admit_ns, first_token_ns;
-    struct completion_choice choices[]; /* [choice_count] */
+    struct completion_sequence sequences[]; /* [sequence_count] */
 };
 
-/* Submit: the engine becomes a holder, and cancelling raises *cancel_epoch from now on. */
+/* Submit: the engine holds a reference, and cancelling raises *cancel_epoch from now on. */
 void completion_attach(struct completion *completion, atomic_uint *cancel_epoch);
-/* The engine is done with it (or takes a submit back). */
+/* The engine is done with it, or takes a submit back. */
 void completion_detach(struct completion *completion);
 
-static inline bool completion_choice_cancelled(const struct completion *completion, uint32_t choice)
+static inline bool completion_is_cancelled(const struct completion *completion, uint32_t index)
 {
-    return atomic_load(&completion->choices[choice].cancelled);
+    return atomic_load(&completion->sequences[index].cancelled);
 }
 
-static inline uint32_t completion_generated(const struct completion *completion, uint32_t choice)
+static inline uint32_t completion_output_count(const struct completion *completion, uint32_t index)
 {
-    return atomic_load_explicit(&completion->choices[choice].token_count, memory_order_relaxed);
+    return atomic_load_explicit(&completion->sequences[index].output_count, memory_order_relaxed);
 }
 
-/* Engine thread: one more token of a choice, for history and reader. */
-void completion_push(struct completion *completion, uint32_t choice,
+/* Prompt and output tokens of sequence `index` so far. */
+static inline uint32_t completion_token_count(const struct completion *completion, uint32_t index)
+{
+    return completion->prompt_count + completion_output_count(completion, index);
+}
+
+/* The priority class: the part of a priority that counts between tenants, max(priority, 0). Whoever
+   may set priorities can step behind other tenants, but not ahead of them. */
+static inline uint32_t completion_priority_class(const struct completion *completion)
+{
+    return completion->priority > 0 ? (uint32_t)completion->priority : 0;
+}
+
+/* Engine thread: one more output token of a sequence, for history and reader. */
+void completion_push(struct completion *completion, uint32_t index,
                      const struct sampled_token *token);
-/* Engine thread: the choice's end; all its tokens have been pushed. */
-void completion_finish(struct completion *completion, uint32_t choice, enum finish_reason reason);
-/* Engine thread: call the reader's wake function, if it still wants to be woken. */
+/* Engine thread: the sequence's end; all its tokens have been pushed. */
+void completion_finish(struct completion *completion, uint32_t index, enum finish_reason reason);
+/* Engine thread: calls the reader's wake function, unless the reader has gone. */
 void completion_wake(struct completion *completion);
 
 #endif

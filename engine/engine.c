@@ -21,6 +21,7 @@
 #include "engine/scheduler/pacer.h"
 #include "engine/scheduler/page_swap.h"
 #include "engine/scheduler/scheduler.h"
+#include "engine/scheduler/scheduler_check.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -196,10 +197,10 @@ static void draw(struct engine *engine, struct schedule_sample *sample, char *wo
         .logits = logits,
         .vocabulary = vocabulary,
         .params = &completion->sampling,
-        .tokens = sequence_history(sequence),
+        .tokens = sequence->record->history,
         .token_count = sequence->token_count,
         .prompt_count = completion->prompt_count,
-        .choice = sequence->choice,
+        .choice = sequence->index,
         .top_logprobs = completion->top_logprobs,
         .want_logprob = completion->want_logprobs,
         .banned = completion->ignore_eos ? engine->end_tokens : NULL,
@@ -358,15 +359,15 @@ static bool collect(struct engine *engine)
         struct completion *completion = first;
         first = completion->next;
         /* Cancelled before it was submitted, it has raised no epoch. */
-        for (uint32_t i = 0; i < completion->choice_count; i++)
-            sweep |= completion_choice_cancelled(completion, i);
+        for (uint32_t i = 0; i < completion->sequence_count; i++)
+            sweep |= completion_is_cancelled(completion, i);
         scheduler_add(engine->scheduler, completion, now_ns);
     }
     if (sweep || now_ns >= scheduler_deadline_ns(engine->scheduler)) {
         engine->swept_epoch = epoch;
         scheduler_sweep(engine->scheduler, now_ns);
         publish_counts(engine);
-        scheduler_settle(engine->scheduler);
+        scheduler_notify(engine->scheduler);
     }
     return !stopping;
 }
@@ -390,7 +391,7 @@ static void step(struct engine *engine)
     if (decoding > engine->options.max_batch_tokens)
         decoding = engine->options.max_batch_tokens;
     if (engine->swap)
-        page_swap_note_row_ns(engine->swap, engine->pacer.prompt_row_ns);
+        page_swap_set_token_ns(engine->swap, engine->pacer.prompt_row_ns);
     const struct schedule *schedule =
         scheduler_next(engine->scheduler, pacer_prompt_rows(&engine->pacer, decoding), start_ns);
     publish_counts(engine);
@@ -410,13 +411,13 @@ static void step(struct engine *engine)
     sample_step(engine, schedule);
     enter_phase(engine, ENGINE_COMMITTING);
     uint64_t end_ns = clock_now_ns();
-    pacer_observe(&engine->pacer, schedule->decode_row_count, schedule->prompt_row_count,
+    pacer_observe(&engine->pacer, schedule->decode_token_count, schedule->prompt_token_count,
                   end_ns - start_ns);
     scheduler_commit(engine->scheduler, end_ns);
     check_step(engine);
     /* Counted as gone before their readers learn of the end: who is told may ask again at once. */
     publish_counts(engine);
-    scheduler_settle(engine->scheduler);
+    scheduler_notify(engine->scheduler);
 }
 
 static void *engine_main(void *arg)
@@ -573,7 +574,6 @@ enum status engine_create(const struct engine_options *options, struct engine **
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
     pacer_init(&engine->pacer, options->step_target_ms, prompt_rows_max(options));
     engine->inbox.tenant_count = options->key_count + 1;
-    atomic_store(&engine->inbox.sharing, options->key_count);
     engine->inbox.max_queue = options->max_queue;
     engine->inbox.max_sequences = options->max_sequences;
     engine->inbox.max_tokens = options->max_queue_tokens;
@@ -615,7 +615,7 @@ static enum status check_completion(const struct engine *engine,
                               "the prompt has %u tokens; with at least one token of answer this "
                               "server can hold %u",
                               completion->prompt_count, engine->max_length);
-    const uint32_t *tokens = completion->choices[0].history;
+    const uint32_t *tokens = completion->sequences[0].history;
     for (uint32_t i = 0; i < completion->prompt_count; i++) {
         if (tokens[i] >= engine->options.backend->vocabulary)
             return error_set(error, STATUS_INVALID, "prompt", "there is no token %u", tokens[i]);
@@ -691,11 +691,6 @@ unsigned engine_retry_after_s(const struct engine *engine)
 uint64_t engine_queued_tokens(const struct engine *engine)
 {
     return inbox_queued(&engine->inbox).tokens;
-}
-
-void engine_share(struct engine *engine, uint32_t keys)
-{
-    atomic_store(&engine->inbox.sharing, keys);
 }
 
 uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant)

@@ -14,7 +14,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "server/http_request.h"
-#include "server/listener.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -381,7 +380,7 @@ static uint16_t bound_port(int fd)
 
 static int open_socket(struct http_server *server, struct error *error)
 {
-    const struct options *options = server->config.options;
+    const struct http_options *options = server->config.options;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *list = NULL;
     char port[8], host[64];
@@ -416,7 +415,8 @@ static int open_socket(struct http_server *server, struct error *error)
 
 static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
 {
-    unsigned connections = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
+    unsigned connections =
+        server->config.settings->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     return MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         on_request, server, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
@@ -434,19 +434,17 @@ static enum status start_server(struct http_server *server, struct error *error)
     int fd = open_socket(server, error);
     if (fd < 0)
         return error->status;
-    http_hosts_init(server);
     struct watcher_callbacks callbacks = {
         .arg = server,
         .hangup = http_request_hangup,
         .tick = http_request_tick,
         .every = watch_progress,
     };
-    unsigned limit = server->config.options->max_connections;
+    unsigned limit = server->config.settings->max_connections;
     unsigned capacity = limit + COST_HTTP_OVERFLOW_CONNECTIONS;
     enum status status = watcher_create(limit, capacity, &callbacks, &server->watcher, error);
     if (status == STATUS_OK) {
         MHD_set_panic_func(on_panic, NULL);
-        server->listen_fd = fd;
         server->daemon = start_daemon(server, fd);
         if (!server->daemon)
             status = error_set(error, STATUS_IO, NULL, "the HTTP library did not start");
@@ -486,48 +484,19 @@ uint16_t http_port(const struct http_server *server)
 
 void http_set_runtime(struct http_server *server, struct runtime *runtime)
 {
-    unsigned all = server->config.options->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
+    unsigned all = server->config.settings->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * COST_HTTP_CONNECTION_BYTES));
     atomic_store(&server->runtime, runtime);
-    http_keys_changed(server);
-}
-
-void http_keys_changed(struct http_server *server)
-{
-    unsigned keys = server->config.auth ? auth_key_count(server->config.auth) : 0;
-    struct runtime *runtime = atomic_load(&server->runtime);
-    preprocessing_thread_share(server->config.text, keys);
-    if (runtime)
-        engine_share(runtime->engine, keys);
-}
-
-void http_unready(struct http_server *server)
-{
-    atomic_store(&server->draining, true);
-}
-
-bool http_hold(struct http_server *server)
-{
-    http_unready(server);
-    atomic_store(&server->closing, true);
-    return listener_hold(server->listen_fd);
-}
-
-unsigned http_connecting(const struct http_server *server)
-{
-    return listener_waiting(server->listen_fd);
 }
 
 void http_drain(struct http_server *server)
 {
-    http_unready(server);
-    if (server->listen_fd < 0)
+    if (atomic_exchange(&server->draining, true))
         return;
-    atomic_store(&server->closing, true);
-    MHD_quiesce_daemon(server->daemon);
-    close(server->listen_fd);
-    server->listen_fd = -1;
-    watcher_drain(server->watcher);
+    int fd = MHD_quiesce_daemon(server->daemon);
+    if (fd >= 0)
+        close(fd);
+    watcher_close_idle(server->watcher);
 }
 
 unsigned http_in_flight(const struct http_server *server)
@@ -535,12 +504,7 @@ unsigned http_in_flight(const struct http_server *server)
     return atomic_load(&server->in_flight);
 }
 
-unsigned http_connections(const struct http_server *server)
-{
-    return watcher_connections(server->watcher);
-}
-
-static void abort_requests(struct http_server *server)
+void http_abort(struct http_server *server)
 {
     atomic_store(&server->aborting, true);
     watcher_visit(server->watcher, http_request_abort);
@@ -563,12 +527,13 @@ void http_stop(struct http_server *server)
     if (!server)
         return;
     http_drain(server);
-    abort_requests(server);
+    http_abort(server);
     if (!wait_for_none(server, 1.0)) {
         watcher_drop_all(server->watcher);
-        /* Only a template or a prompt that the preprocessing thread is still at should hold a
-           request now. The library must not be stopped under one, so the process ends without. */
-        if (!wait_for_none(server, LIMIT_END_SECONDS)) {
+        /* Only a template or a prompt that the preprocessing thread is still at can hold a request
+           now, and both are bounded. The library must not be stopped under a suspended connection.
+         */
+        if (!wait_for_none(server, 60.0)) {
             log_error("stopped", "%u requests could not be ended", http_in_flight(server));
             log_stop();
             _exit(1);

@@ -34,18 +34,13 @@ struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
     struct watcher *watcher;
-    int listen_fd; /* main thread only; -1 once it is closed */
     uint16_t port;
     bool loopback; /* listens on a loopback address only */
     int64_t start_unix_s;
     uint64_t id_base;
-    char hosts[OPTIONS_HOSTS_MAX + 8][64]; /* what Host may name; none: anything */
-    unsigned host_count;
     /* atomics */
     _Atomic(struct runtime *) runtime; /* NULL: loading */
-    atomic_bool draining;              /* /ready says 503 */
-    atomic_bool closing;               /* no new connections; answers end the others */
-    atomic_bool aborting;              /* requests are ended as they are */
+    atomic_bool draining, aborting;
     atomic_uint in_flight;
     atomic_uint_fast64_t next_request;
     struct http_metrics metrics;
@@ -115,7 +110,8 @@ struct route {
     const char *allow;
     bool post;
     bool needs_key;
-    bool quiet;                                  /* logged at debug level: probes */
+    bool quiet;                                  /* logged at debug level */
+    bool probe;                                  /* any Host, and over the limit of connections */
     enum answer_kind kind;                       /* of an answer of the engine */
     enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine */
 };
@@ -130,7 +126,6 @@ static inline const char *http_header(const struct request *r, const char *name)
 
 /* May this request say this Host? */
 bool http_host_allowed(const struct http_server *server, const char *host);
-void http_hosts_init(struct http_server *server);
 
 /* http_routes.c */
 

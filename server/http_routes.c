@@ -20,6 +20,8 @@
 #include <strings.h>
 
 #define JSON_TYPE "application/json"
+/* Of a client's header in an answer: the head of an answer must fit the library's pool. */
+#define ECHO_BYTES_MAX 2048u
 
 static enum MHD_Result get_health(struct request *r);
 static enum MHD_Result get_ready(struct request *r);
@@ -37,17 +39,18 @@ static enum MHD_Result post_cache_reset(struct request *r);
 /* /health, /ready and /metrics need no key: probes and Prometheus have none. Bind to a private
    address or keep /metrics behind a proxy where its numbers are a secret. */
 static const struct route routes[] = {
-    {"/v1/chat/completions", "chat", ALLOW_POST, true, true, false, ANSWER_CHAT, NULL},
-    {"/v1/completions", "completions", ALLOW_POST, true, true, false, ANSWER_COMPLETION, NULL},
-    {"/v1/models", "models", ALLOW_GET, false, true, false, 0, get_models},
-    {"/v1/models/", "model", ALLOW_GET, false, true, false, 0, get_model},
-    {"/v1/cache/reset", "cache_reset", ALLOW_POST, true, true, false, 0, post_cache_reset},
-    {"/health", "health", ALLOW_GET, false, false, true, 0, get_health},
-    {"/ready", "ready", ALLOW_GET, false, false, true, 0, get_ready},
-    {"/metrics", "metrics", ALLOW_GET, false, false, true, 0, get_metrics},
-    {"/debug/memory", "memory", ALLOW_GET, false, true, true, 0, get_memory},
-    {"/version", "version", ALLOW_GET, false, false, true, 0, get_version},
-    {"/", "root", ALLOW_GET, false, false, true, 0, get_root},
+    {"/v1/chat/completions", "chat", ALLOW_POST, true, true, false, false, ANSWER_CHAT, NULL},
+    {"/v1/completions", "completions", ALLOW_POST, true, true, false, false, ANSWER_COMPLETION,
+     NULL},
+    {"/v1/models", "models", ALLOW_GET, false, true, false, false, 0, get_models},
+    {"/v1/models/", "model", ALLOW_GET, false, true, false, false, 0, get_model},
+    {"/v1/cache/reset", "cache_reset", ALLOW_POST, true, true, false, false, 0, post_cache_reset},
+    {"/health", "health", ALLOW_GET, false, false, true, true, 0, get_health},
+    {"/ready", "ready", ALLOW_GET, false, false, true, true, 0, get_ready},
+    {"/metrics", "metrics", ALLOW_GET, false, false, true, true, 0, get_metrics},
+    {"/debug/memory", "memory", ALLOW_GET, false, true, true, false, 0, get_memory},
+    {"/version", "version", ALLOW_GET, false, false, true, false, 0, get_version},
+    {"/", "root", ALLOW_GET, false, false, true, false, 0, get_root},
 };
 #define ROUTE_COUNT (sizeof routes / sizeof routes[0])
 
@@ -86,25 +89,50 @@ static const struct route *find_route(const char *path)
     return NULL;
 }
 
-/* "application/json", any case, with or without parameters; a charset must be UTF-8. Without a type
-   only clients that are no browser pages are believed: a page may send untyped bodies anywhere. */
+/* The value of a media type's parameter, quoted or not, in `out`; false when there is none or it
+   does not fit. */
+static bool media_parameter(const char *type, const char *name, char *out, size_t size)
+{
+    size_t name_length = strlen(name);
+    for (const char *at = strchr(type, ';'); at; at = strchr(at, ';')) {
+        at += 1 + strspn(at + 1, " \t");
+        if (strncasecmp(at, name, name_length) != 0 || at[name_length] != '=')
+            continue;
+        at += name_length + 1;
+        bool quoted = *at == '"';
+        size_t length = strcspn(at + quoted, quoted ? "\"" : "; \t");
+        if (length >= size)
+            return false;
+        memcpy(out, at + quoted, length);
+        out[length] = '\0';
+        return true;
+    }
+    return false;
+}
+
+/* "application/json", any case, with or without parameters; a charset must be UTF-8 or its part.
+   Without a type only clients that are no browser pages are believed: a page may send untyped
+   bodies anywhere. */
 static bool is_json_type(struct request *r)
 {
     const char *type = http_header(r, "Content-Type");
     if (!type)
         return !http_header(r, "Origin");
     size_t length = strcspn(type, "; \t");
-    bool json = length == strlen(JSON_TYPE) && !strncasecmp(type, JSON_TYPE, length);
-    const char *charset = strcasestr(type, "charset=");
-    if (!charset)
-        return json;
-    charset += 8 + (charset[8] == '"');
-    return json && !strncasecmp(charset, "utf-8", 5);
+    if (length != strlen(JSON_TYPE) || strncasecmp(type, JSON_TYPE, length) != 0)
+        return false;
+    char charset[16];
+    if (!media_parameter(type, "charset", charset, sizeof charset))
+        return !strcasestr(type, "charset=");
+    return !strcasecmp(charset, "utf-8") || !strcasecmp(charset, "utf8") ||
+           !strcasecmp(charset, "us-ascii");
 }
 
 static bool is_origin_allowed(const struct request *r, const char *origin)
 {
-    const struct options *options = r->server->config.options;
+    const struct http_options *options = r->server->config.options;
+    if (strlen(origin) > ECHO_BYTES_MAX)
+        return false;
     for (unsigned i = 0; i < options->cors_origin_count; i++) {
         if (!strcmp(options->cors_origins[i], "*") || !strcasecmp(options->cors_origins[i], origin))
             return true;
@@ -115,7 +143,8 @@ static bool is_origin_allowed(const struct request *r, const char *origin)
 static void check_post(struct request *r)
 {
     struct http_server *server = r->server;
-    if (atomic_load(&server->aborting)) {
+    const char *encoding = http_header(r, "Content-Encoding");
+    if (atomic_load(&server->draining)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
         r->closing = true;
     } else if (!atomic_load(&server->runtime)) {
@@ -124,7 +153,7 @@ static void check_post(struct request *r)
     } else if (!is_json_type(r)) {
         http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
                     "the body must be JSON in UTF-8, with Content-Type: application/json");
-    } else if (http_header(r, "Content-Encoding")) {
+    } else if (encoding && strcasecmp(encoding, "identity") != 0) {
         http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
                     "compressed bodies are not read");
     } else if (r->head->content_length > LIMIT_BODY_BYTES) {
@@ -141,7 +170,7 @@ static bool take_key(struct request *r)
     if (config->auth && !auth_allows(config->auth, http_header(r, "Authorization"), &key))
         return false;
     r->caller.tenant = key.number;
-    r->caller.cache_salt = strcmp(config->options->cache_scope, "global") != 0 ? key.salt : 0;
+    r->caller.cache_salt = strcmp(config->settings->cache_scope, "global") != 0 ? key.salt : 0;
     return true;
 }
 
@@ -153,12 +182,13 @@ void http_route(struct request *r)
     bool options = !strcmp(r->head->method, "OPTIONS");
     bool get = !strcmp(r->head->method, "GET") || !strcmp(r->head->method, "HEAD");
     r->route = find_route(path);
-    if (watcher_is_over_limit(server->watcher)) {
+    bool probe = r->route && r->route->probe;
+    if (!probe && watcher_is_over_limit(server->watcher)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "too_many_connections",
                     "too many connections are open");
         r->error.retry_after_s = 1;
         r->closing = true;
-    } else if (!http_host_allowed(server, http_header(r, "Host"))) {
+    } else if (!probe && !http_host_allowed(server, http_header(r, "Host"))) {
         http_refuse(r, 403, STATUS_INVALID, "host_not_allowed",
                     "this server does not go by the name in Host; see --allowed-host");
     } else if (options && (r->route || !strcmp(r->head->target, "*"))) {
@@ -179,6 +209,19 @@ void http_route(struct request *r)
     }
 }
 
+/* A page of an allowed origin may send whatever headers its client library wants to. */
+static void add_preflight(struct request *r, struct MHD_Response *response)
+{
+    const char *headers = http_header(r, "Access-Control-Request-Headers");
+    if (!headers || strlen(headers) > ECHO_BYTES_MAX)
+        headers = "Authorization, Content-Type, X-Request-Id";
+    MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, HEAD, POST");
+    MHD_add_response_header(response, "Access-Control-Allow-Headers", headers);
+    MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
+    if (http_header(r, "Access-Control-Request-Private-Network"))
+        MHD_add_response_header(response, "Access-Control-Allow-Private-Network", "true");
+}
+
 static void add_cors(struct request *r, struct MHD_Response *response)
 {
     if (!r->server->config.options->cors_origin_count)
@@ -189,12 +232,8 @@ static void add_cors(struct request *r, struct MHD_Response *response)
         return;
     MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
     MHD_add_response_header(response, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
-    if (!strcmp(r->head->method, "OPTIONS")) {
-        MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, HEAD, POST");
-        MHD_add_response_header(response, "Access-Control-Allow-Headers",
-                                "Authorization, Content-Type, X-Request-Id");
-        MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
-    }
+    if (!strcmp(r->head->method, "OPTIONS"))
+        add_preflight(r, response);
 }
 
 void http_add_common_headers(struct request *r, struct MHD_Response *response)
@@ -202,7 +241,7 @@ void http_add_common_headers(struct request *r, struct MHD_Response *response)
     MHD_add_response_header(response, "X-Request-Id", r->client_id[0] ? r->client_id : r->id);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     add_cors(r, response);
-    if (r->closing || atomic_load(&r->server->closing))
+    if (r->closing || atomic_load(&r->server->draining))
         MHD_add_response_header(response, "Connection", "close");
 }
 
@@ -344,7 +383,7 @@ static enum MHD_Result get_metrics(struct request *r)
         .draining = atomic_load(&server->draining),
         .stalled = watchdog_is_stalled(&server->watchdog),
         .stalls = atomic_load(&server->watchdog.stalls),
-        .key_count = server->config.auth ? auth_last_number(server->config.auth) : 0,
+        .key_count = server->config.settings->api_key_count,
         .start_unix_s = server->start_unix_s,
     };
     struct buffer body;

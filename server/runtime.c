@@ -38,7 +38,7 @@ static void warn_memory(uint64_t asked_bytes, const struct machine *machine)
                  bytes_format(machine->memory_bytes, has), machine->memory_by);
 }
 
-void runtime_resolve(struct options *options)
+void runtime_resolve(struct settings *settings, bool runs_here)
 {
     struct machine machine;
     char memory[24];
@@ -46,20 +46,18 @@ void runtime_resolve(struct options *options)
     log_info("machine", "available memory: %s (%s); cores: %u (%s)",
              bytes_format(machine.memory_bytes, memory), machine.memory_by, machine.cores,
              machine.cores_by);
-    if (!options->threads)
-        options->threads = machine.cores;
-    if (!options->memory_bytes) {
-        options->memory_bytes = machine.memory_bytes;
-        options->memory_fitted = options->command != COMMAND_PLAN; /* it asks what is left */
-    } else if (options->command != COMMAND_PLAN) { /* whose question is about any machine */
-        warn_memory(options->memory_bytes, &machine);
+    if (!settings->threads)
+        settings->threads = machine.cores;
+    if (!settings->memory_bytes) {
+        settings->memory_bytes = machine.memory_bytes;
+        settings->memory_fitted = runs_here; /* quire plan asks what is left */
+    } else if (runs_here) {
+        warn_memory(settings->memory_bytes, &machine);
     }
-    if (options->command == COMMAND_RUN && !options->max_seqs_given)
-        options->max_seqs = 1; /* one conversation needs no pages for more */
-    if (options->max_connections)
+    if (settings->max_connections)
         return;
-    options->max_connections = plan_connections(options->memory_bytes);
-    options->connections_fitted = true;
+    settings->max_connections = plan_connections(settings->memory_bytes);
+    settings->connections_fitted = true;
 }
 
 /* Enter the plan's accounts. What clients drive is taken while running, the rest for good. */
@@ -82,16 +80,16 @@ static enum status reserve_all(struct runtime *runtime, const struct plan *plan,
 }
 
 static void print_plan(const struct runtime *runtime, const struct plan *plan,
-                       const struct options *options)
+                       const struct settings *settings)
 {
     const struct budget *budget = &runtime->budget;
     log_info("model", "%s: %s, %u layers, %.1f M parameters", runtime->config.name,
              runtime->config.architecture, runtime->config.layers,
              (double)runtime->config.parameter_count / 1e6);
     log_info("kernels", "%s on %u threads, backend %s, steps of up to %u tokens",
-             runtime->kernels->name, options->threads, options->backend,
+             runtime->kernels->name, settings->threads, settings->backend,
              plan->backend.max_batch_rows);
-    if (options->log_format == LOG_TEXT && log_enabled(LOG_INFO)) {
+    if (settings->log_format == LOG_TEXT && log_enabled(LOG_INFO)) {
         struct buffer table;
         buffer_init(&table, 0);
         buffer_append_text(&table, "memory budget\n");
@@ -112,31 +110,31 @@ static void print_plan(const struct runtime *runtime, const struct plan *plan,
                  groups->window[groups->count - 1]);
     log_info("kv_pool", "%u pages of %u tokens in %s%s, context %u, up to %u sequences%s",
              plan->backend.page_count - 1, plan->backend.page_size,
-             kv_type_name(plan->backend.kv_type), windows, runtime->context, options->max_seqs,
+             kv_type_name(plan->backend.kv_type), windows, runtime->context, settings->max_seqs,
              plan->capped ? PLAN_CAPPED : "");
 }
 
 /* A length that was asked for, or that the model has, and that is not what will be served. */
 static void warn_context(const struct plan_model *model, const struct plan *plan,
-                         const struct options *options)
+                         const struct settings *settings)
 {
-    if (options->context > model->config->context)
+    if (settings->context > model->config->context)
         log_warn("context",
                  "--context %u is more than the %u that the model was trained for; it is %u",
-                 options->context, model->config->context, plan->context);
+                 settings->context, model->config->context, plan->context);
     if (plan->context < plan->wanted) {
         char would[24];
         log_warn("context",
                  "%s %u does not fit the memory budget; it is %u; --memory %s would hold "
                  "one sequence of that length",
-                 options->context ? "--context" : "the model's context of", plan->wanted,
+                 settings->context ? "--context" : "the model's context of", plan->wanted,
                  plan->context,
-                 bytes_format(plan_least_bytes(model, options, 1, plan->wanted), would));
+                 bytes_format(plan_least_bytes(model, settings, 1, plan->wanted), would));
     }
 }
 
 static enum status plan_memory(struct runtime *runtime, struct plan *plan,
-                               const struct options *options, struct error *error)
+                               const struct settings *settings, struct error *error)
 {
     struct plan_model model = {
         .gguf = runtime->gguf,
@@ -145,11 +143,11 @@ static enum status plan_memory(struct runtime *runtime, struct plan *plan,
         .workers = runtime->workers,
         .tokenizer_bytes = tokenizer_memory_bytes(runtime->tokenizer),
     };
-    enum status status = plan_make(&model, options, plan, error);
+    enum status status = plan_make(&model, settings, plan, error);
     if (status != STATUS_OK)
         return status;
     runtime->context = plan->context;
-    warn_context(&model, plan, options);
+    warn_context(&model, plan, settings);
     return reserve_all(runtime, plan, error);
 }
 
@@ -211,14 +209,14 @@ static enum status load_own_template(struct runtime *runtime, const char *key,
 
 /* The operator's template stands for all of the file's. Of those "tool_use" is for requests with
    tools, as in transformers. */
-static enum status load_templates(struct runtime *runtime, const struct options *options,
+static enum status load_templates(struct runtime *runtime, const struct settings *settings,
                                   struct error *error)
 {
     enum status status = STATUS_OK;
-    if (options->chat_template_file) {
+    if (settings->chat_template_file) {
         struct buffer source;
         buffer_init(&source, LIMIT_TEMPLATE_BYTES + 1);
-        status = read_file(options->chat_template_file, LIMIT_TEMPLATE_BYTES, &source, error);
+        status = read_file(settings->chat_template_file, LIMIT_TEMPLATE_BYTES, &source, error);
         if (status == STATUS_OK && source.length)
             status = create_template(runtime, source.data, source.length, &runtime->chat_template,
                                      error);
@@ -283,9 +281,9 @@ static uint64_t content_of(const struct runtime *runtime)
 
 /* Whose prompts may be found: what was kept without keys, or for all keys, is not for a server
    whose keys are apart. */
-static uint64_t scope_of(const struct options *options)
+static uint64_t scope_of(const struct settings *settings)
 {
-    const char *scope = options->api_key_file ? options->cache_scope : "no keys";
+    const char *scope = settings->api_key_file ? settings->cache_scope : "no keys";
     return checksum_bytes(scope, strlen(scope), 0);
 }
 
@@ -302,7 +300,7 @@ static uint64_t fingerprint_of(const struct backend *backend, uint64_t content)
 }
 
 static enum status make_engine(struct runtime *runtime, struct plan *plan,
-                               const struct options *options, runtime_backend_factory factory,
+                               const struct settings *settings, runtime_backend_factory factory,
                                struct error *error)
 {
     struct progress progress = {clock_now_ns() + 2000000000u};
@@ -314,7 +312,7 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
         return status;
     plan->engine.backend = runtime->backend;
     plan->engine.model_identity = content_of(runtime);
-    plan->engine.cache_scope = scope_of(options);
+    plan->engine.cache_scope = scope_of(settings);
     runtime->api.fingerprint = fingerprint_of(runtime->backend, plan->engine.model_identity);
     plan->engine.check_every_step = test_hook("QUIRE_TEST_CHECK_EVERY_STEP") != 0;
     plan->engine.test_preempt_every = test_hook("QUIRE_TEST_PREEMPT_EVERY");
@@ -323,17 +321,17 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
 }
 
 /* What clients call the model: as given, or the file's name without its folder and ".gguf". */
-static void name_model(struct runtime *runtime, const struct options *options)
+static void name_model(struct runtime *runtime, const struct settings *settings)
 {
-    const char *slash = strrchr(options->model_path, '/');
+    const char *slash = strrchr(settings->model_path, '/');
     snprintf(runtime->model_name, sizeof runtime->model_name, "%s",
-             slash ? slash + 1 : options->model_path);
+             slash ? slash + 1 : settings->model_path);
     size_t length = strlen(runtime->model_name);
     if (length > 5 && !strcasecmp(runtime->model_name + length - 5, ".gguf"))
         runtime->model_name[length - 5] = '\0';
-    runtime->api.model_name_count = options->served_model_name_count;
-    for (unsigned i = 0; i < options->served_model_name_count; i++)
-        runtime->model_names[i] = options->served_model_names[i];
+    runtime->api.model_name_count = settings->served_model_name_count;
+    for (unsigned i = 0; i < settings->served_model_name_count; i++)
+        runtime->model_names[i] = settings->served_model_names[i];
     if (!runtime->api.model_name_count) {
         runtime->model_names[0] = runtime->model_name;
         runtime->api.model_name_count = 1;
@@ -341,54 +339,54 @@ static void name_model(struct runtime *runtime, const struct options *options)
     runtime->api.model_names = runtime->model_names;
 }
 
-static enum status load_all(struct runtime *runtime, const struct options *options,
+static enum status load_all(struct runtime *runtime, const struct settings *settings,
                             runtime_backend_factory factory, struct error *error)
 {
     struct plan plan;
-    enum status status = kernels_select(options->kernels, &runtime->kernels, error);
+    enum status status = kernels_select(settings->kernels, &runtime->kernels, error);
     if (status == STATUS_OK)
-        status = workers_create(options->threads, &runtime->workers, error);
+        status = workers_create(settings->threads, &runtime->workers, error);
     if (status == STATUS_OK)
-        status = gguf_open(options->model_path, &runtime->gguf, error);
+        status = gguf_open(settings->model_path, &runtime->gguf, error);
     if (status == STATUS_OK)
         status = model_describe(runtime->gguf, &runtime->config, error);
     if (status == STATUS_OK)
         status = tokenizer_create(runtime->gguf, &runtime->tokenizer, error);
     if (status == STATUS_OK)
-        status = plan_memory(runtime, &plan, options, error);
+        status = plan_memory(runtime, &plan, settings, error);
     if (status == STATUS_OK)
         status = collect_end_tokens(runtime, &plan, error);
     if (status == STATUS_OK)
-        status = load_templates(runtime, options, error);
+        status = load_templates(runtime, settings, error);
     if (status == STATUS_OK)
         status = engine_check(&plan.engine, error);
     if (status != STATUS_OK)
         return status;
-    print_plan(runtime, &plan, options);
-    status = make_engine(runtime, &plan, options, factory, error);
+    print_plan(runtime, &plan, settings);
+    status = make_engine(runtime, &plan, settings, factory, error);
     if (status != STATUS_OK)
         return status;
     gguf_close(runtime->gguf);
     runtime->gguf = NULL;
-    name_model(runtime, options);
-    runtime->profile = options->profile;
-    runtime->cache_dir = options->cache_dir != NULL;
+    name_model(runtime, settings);
+    runtime->profile = settings->profile;
+    runtime->cache_dir = settings->cache_dir != NULL;
     runtime->api.engine = runtime->engine;
     runtime->api.tokenizer = runtime->tokenizer;
     runtime->api.chat_template = runtime->chat_template;
     runtime->api.tool_template = runtime->tool_template;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
-    runtime->api.timeout_ns = options->timeout_seconds * 1000000000ull;
+    runtime->api.timeout_ns = settings->timeout_seconds * 1000000000ull;
     runtime->api.created_unix_s = clock_unix_s();
     return STATUS_OK;
 }
 
-enum status runtime_create(const struct options *options, runtime_backend_factory factory,
+enum status runtime_create(const struct settings *settings, runtime_backend_factory factory,
                            struct runtime *out, struct error *error)
 {
     memset(out, 0, sizeof *out);
-    enum status status = load_all(out, options, factory, error);
+    enum status status = load_all(out, settings, factory, error);
     if (status != STATUS_OK)
         runtime_destroy(out);
     return status;

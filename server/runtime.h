@@ -12,7 +12,7 @@
 #include "engine/engine.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
-#include "sizing/options.h"
+#include "sizing/settings.h"
 
 struct runtime {
     struct budget budget;
@@ -31,7 +31,7 @@ struct runtime {
     struct api_context api;
     /* what api and engine borrow */
     char model_name[128];
-    const char *model_names[OPTIONS_MODEL_NAMES_MAX];
+    const char *model_names[SETTINGS_MODEL_NAMES_MAX];
     uint32_t *end_tokens;
 };
 
@@ -42,13 +42,14 @@ typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
                                                const struct backend_options *options,
                                                struct backend **out, struct error *error);
 
-/* Fill in what the options left to the machine: memory_bytes, threads, max_connections. Logs who
-   decided (base/machine.h), and warns of a given budget that is larger than what there is. */
-void runtime_resolve(struct options *options);
+/* Fill in what the settings left to the machine: memory_bytes, threads, max_connections. Logs who
+   decided (base/machine.h), and, where the engine runs here, warns of a given budget that is larger
+   than what there is. */
+void runtime_resolve(struct settings *settings, bool runs_here);
 
 /* On failure everything is undone and *error says what and what would fit. Options are resolved.
    Needs a big stack (the chat template): the main or the preprocessing thread. */
-enum status runtime_create(const struct options *options, runtime_backend_factory factory,
+enum status runtime_create(const struct settings *settings, runtime_backend_factory factory,
                            struct runtime *out, struct error *error);
 void runtime_destroy(struct runtime *runtime);
 

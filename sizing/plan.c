@@ -38,26 +38,26 @@ unsigned plan_connections(uint64_t total_bytes)
 
 /* ---- Keys and values ---- */
 
-enum kv_type plan_kv_type(const struct options *options, const char *backend)
+enum kv_type plan_kv_type(const struct settings *settings, const char *backend)
 {
     enum kv_type type = KV_F16;
     if (!strcmp(backend, "openblas"))
         type = KV_F32;
-    else if (options->kv_type)
-        CHECK(kv_type_parse(options->kv_type, &type)); /* options_parse knows the same names */
+    else if (settings->kv_type)
+        CHECK(kv_type_parse(settings->kv_type, &type)); /* options_parse knows the same names */
     return type;
 }
 
-struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options)
+struct plan_kv plan_kv_served(const struct model_config *config, const struct settings *settings)
 {
     return (struct plan_kv){
-        .type = plan_kv_type(options, options->backend),
+        .type = plan_kv_type(settings, settings->backend),
         .layers = config->layers,
         .window_layers = config->window_layers,
         .window = config->window,
         .kv_heads = config->kv_heads,
         .head_dim = config->head_dim,
-        .page_size = options->page_size,
+        .page_size = settings->page_size,
         .grouped = true,
     };
 }
@@ -159,13 +159,13 @@ static uint64_t fixed_bytes(const struct plan *plan)
 /* Rows per step: as asked, or 512 halved until its scratch is a quarter of what the weights leave.
  */
 static void choose_rows(const struct plan_model *model, struct plan *plan,
-                        const struct options *options)
+                        const struct settings *settings)
 {
     const uint64_t *accounts = plan->account_bytes;
-    uint32_t rows = options->max_batch_tokens ? options->max_batch_tokens : BATCH_TOKENS_DEFAULT;
+    uint32_t rows = settings->max_batch_tokens ? settings->max_batch_tokens : BATCH_TOKENS_DEFAULT;
     uint64_t some_pages = plan_pages(plan, 1, CONTEXT_LEAST) + 1;
     size_engine(model, plan, rows, some_pages);
-    while (!options->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
+    while (!settings->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
         uint64_t held = accounts[BUDGET_WEIGHTS] + accounts[BUDGET_PROGRAM] +
                         accounts[BUDGET_TEMPLATE] + accounts[BUDGET_HTTP] +
                         accounts[BUDGET_REQUESTS];
@@ -178,25 +178,24 @@ static void choose_rows(const struct plan_model *model, struct plan *plan,
 }
 
 /* The accounts that are a share of the whole. */
-static void size_shares(struct plan *plan, const struct options *options, uint64_t total)
+static void size_shares(struct plan *plan, const struct settings *settings, uint64_t total)
 {
-    bool serves = options->command != COMMAND_RUN;
     unsigned connections =
-        options->connections_fitted ? plan_connections(total) : options->max_connections;
+        settings->connections_fitted ? plan_connections(total) : settings->max_connections;
     plan->account_bytes[BUDGET_TEMPLATE] = clamp(total / 64, 4 * MIB, COST_TEMPLATE_BYTES_MAX);
-    plan->account_bytes[BUDGET_HTTP] = serves ? cost_http_bytes(connections) : 0;
+    plan->account_bytes[BUDGET_HTTP] = settings->serves ? cost_http_bytes(connections) : 0;
     plan->account_bytes[BUDGET_REQUESTS] =
-        serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;
+        settings->serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;
 }
 
 /* `held`: beside the fixed accounts, pages or what loading needs. Says what would do: shares grow
    with the whole, so the least budget is found by trying. */
-static enum status refuse_memory(struct plan *plan, const struct options *options, uint64_t held,
+static enum status refuse_memory(struct plan *plan, const struct settings *settings, uint64_t held,
                                  struct error *error)
 {
     uint64_t needed = plan->total_bytes;
     for (int i = 0; i < 40; i++) {
-        size_shares(plan, options, needed);
+        size_shares(plan, settings, needed);
         needed = fixed_bytes(plan) + held;
     }
     char total[24], need[24], weights[24], rest[24], page[24];
@@ -205,7 +204,7 @@ static enum status refuse_memory(struct plan *plan, const struct options *option
     bytes_format(plan->sizes.weights, weights);
     bytes_format(fixed_bytes(plan) - plan->sizes.weights, rest);
     bytes_format(held, page);
-    size_shares(plan, options, plan->total_bytes);
+    size_shares(plan, settings, plan->total_bytes);
     return error_set(error, STATUS_INVALID, "memory",
                      "a memory budget of %s is too small: this model needs at least %s (weights "
                      "%s, program, connections and scratch %s, and %s to load or for KV pages)",
@@ -214,7 +213,7 @@ static enum status refuse_memory(struct plan *plan, const struct options *option
 
 /* Number of pages and effective context. */
 static enum status choose_pages(const struct plan_model *model, struct plan *plan,
-                                const struct options *options, struct error *error)
+                                const struct settings *settings, struct error *error)
 {
     uint64_t total = plan->total_bytes;
     uint64_t least_tokens = plan->wanted < CONTEXT_LEAST ? plan->wanted : CONTEXT_LEAST;
@@ -224,11 +223,11 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
         plan->sizes.load_transient + (model->gguf ? gguf_memory_bytes(model->gguf) : 0);
     held = loading > held ? loading : held;
     if (total < fixed_bytes(plan) + held)
-        return refuse_memory(plan, options, held, error);
+        return refuse_memory(plan, settings, held, error);
 
     /* One prompt is computed at a time, more or less. */
     uint64_t most =
-        plan_pages(plan, options->max_seqs - 1, plan->wanted) + pool_pages(plan, plan->wanted);
+        plan_pages(plan, settings->max_seqs - 1, plan->wanted) + pool_pages(plan, plan->wanted);
     uint64_t pages = (total - fixed_bytes(plan)) / plan->sizes.page;
     pages = clamp(pages, 0, most < UINT32_MAX ? most : UINT32_MAX);
     /* The pager's own tables grow with the pages. */
@@ -237,12 +236,12 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     uint64_t fit = total > fixed ? (total - fixed) / plan->sizes.page : 0;
     pages = pages < fit ? pages : fit;
     if (page_tokens(plan, pages) < least_tokens)
-        return refuse_memory(plan, options, held, error);
+        return refuse_memory(plan, settings, held, error);
     uint64_t tokens = page_tokens(plan, pages);
     plan->context = tokens < plan->wanted ? (uint32_t)tokens : plan->wanted;
     plan->account_bytes[BUDGET_KV] = pages * plan->sizes.page;
     plan->capped = pages == most;
-    if (plan->capped && options->memory_fitted)
+    if (plan->capped && settings->memory_fitted)
         plan->total_bytes =
             min_u64(total, fixed + max_u64(plan->account_bytes[BUDGET_KV], loading));
     plan->backend.page_count = (uint32_t)pages;
@@ -250,60 +249,61 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     return STATUS_OK;
 }
 
-enum status plan_make(const struct plan_model *model, const struct options *options,
+enum status plan_make(const struct plan_model *model, const struct settings *settings,
                       struct plan *out, struct error *error)
 {
     uint32_t trained = model->config->context;
-    uint32_t wanted = options->context && options->context < trained ? options->context : trained;
+    uint32_t wanted =
+        settings->context && settings->context < trained ? settings->context : trained;
     *out = (struct plan){
-        .total_bytes = options->memory_bytes,
+        .total_bytes = settings->memory_bytes,
         .wanted = wanted,
-        .kv = model->kv ? *model->kv : plan_kv_served(model->config, options),
+        .kv = model->kv ? *model->kv : plan_kv_served(model->config, settings),
         .backend = {.kernels = model->kernels,
                     .workers = model->workers,
-                    .backend = options->backend,
-                    .page_size = options->page_size,
-                    .max_sequences = options->max_seqs,
+                    .backend = settings->backend,
+                    .page_size = settings->page_size,
+                    .max_sequences = settings->max_seqs,
                     .logits_rows_max = LOGITS_ROWS,
                     .context = wanted},
         .engine = {.workers = model->workers,
                    .context = wanted,
-                   .max_sequences = options->max_seqs,
-                   .max_queue = options->max_queue,
-                   .max_queue_tokens = options->max_queue_tokens,
-                   .key_count = options->api_key_count,
+                   .max_sequences = settings->max_seqs,
+                   .max_queue = settings->max_queue,
+                   .max_queue_tokens = settings->max_queue_tokens,
+                   .key_count = settings->api_key_count,
                    .step_target_ms = STEP_TARGET_MS,
-                   .prefix_cache = options->prefix_cache,
-                   .swap_dir = options->swap_dir,
-                   .swap_bytes = options->swap_bytes,
-                   .cache_dir = options->cache_dir,
-                   .cache_dir_bytes = options->cache_dir_bytes},
+                   .prefix_cache = settings->prefix_cache,
+                   .swap_dir = settings->swap_dir,
+                   .swap_bytes = settings->swap_bytes,
+                   .cache_dir = settings->cache_dir,
+                   .cache_dir_bytes = settings->cache_dir_bytes},
     };
     out->backend.kv_type = out->kv.type;
     enum status status = model_check_kv_type(model->config, out->kv.type, error);
     if (status != STATUS_OK)
         return status;
     out->account_bytes[BUDGET_PROGRAM] =
-        PROGRAM_BYTES + COST_LOG_BYTES + options->threads * THREAD_BYTES;
+        PROGRAM_BYTES + COST_LOG_BYTES + settings->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
-    size_shares(out, options, out->total_bytes);
-    choose_rows(model, out, options);
-    return choose_pages(model, out, options, error);
+    size_shares(out, settings, out->total_bytes);
+    choose_rows(model, out, settings);
+    return choose_pages(model, out, settings, error);
 }
 
-static bool holds(const struct plan_model *model, struct options *options, uint64_t total,
+static bool holds(const struct plan_model *model, struct settings *settings, uint64_t total,
                   uint64_t count, uint64_t tokens)
 {
     struct plan plan;
-    options->memory_bytes = total;
-    return plan_make(model, options, &plan, NULL) == STATUS_OK && plan.context >= tokens &&
+    settings->memory_bytes = total;
+    return plan_make(model, settings, &plan, NULL) == STATUS_OK && plan.context >= tokens &&
            plan.backend.page_count - 1 >= plan_pages(&plan, count, tokens);
 }
 
-uint64_t plan_least_bytes(const struct plan_model *model, const struct options *options,
+uint64_t plan_least_bytes(const struct plan_model *model, const struct settings *settings,
                           uint64_t count, uint64_t tokens)
 {
-    struct options trial = *options;
+    struct settings trial = *settings;
     uint64_t below = 0, enough = 64; /* MiB */
     while (!holds(model, &trial, enough * MIB, count, tokens)) {
         below = enough;

@@ -10,7 +10,7 @@
 #include "base/budget.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
-#include "sizing/options.h"
+#include "sizing/settings.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,10 +29,10 @@ struct plan_kv {
 };
 
 /* What `backend` keeps keys and values in: as asked, else f16, but openblas always f32. */
-enum kv_type plan_kv_type(const struct options *options, const char *backend);
+enum kv_type plan_kv_type(const struct settings *settings, const char *backend);
 
 /* As the server keeps them. */
-struct plan_kv plan_kv_served(const struct model_config *config, const struct options *options);
+struct plan_kv plan_kv_served(const struct model_config *config, const struct settings *settings);
 
 /* Bytes of one token in all layers; 0 when the type cannot hold heads of that width. */
 uint64_t plan_kv_token_bytes(const struct plan_kv *kv);
@@ -68,12 +68,12 @@ struct plan {
     struct plan_kv kv;
 };
 
-/* Divide options->memory_bytes. With options->memory_fitted the total is no more than what can be
+/* Divide settings->memory_bytes. With settings->memory_fitted the total is no more than what can be
    used: max_seqs sequences of the context, and what loading needs. Options are resolved
    (runtime_resolve). STATUS_INVALID (param "memory") with the numbers when not even a short
    sequence fits; what the accounts would have been is in *out then too. STATUS_INVALID (param
    "kv-type") when the model's heads do not suit it. */
-enum status plan_make(const struct plan_model *model, const struct options *options,
+enum status plan_make(const struct plan_model *model, const struct settings *settings,
                       struct plan *out, struct error *error);
 
 /* Pages that `count` sequences of `tokens` tokens hold, nothing shared. */
@@ -81,7 +81,7 @@ uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens);
 
 /* The least budget, in whole MiB, with which `count` sequences of `tokens` tokens are held at the
    same time; 0 when none is, because they are more or longer than the options allow. */
-uint64_t plan_least_bytes(const struct plan_model *model, const struct options *options,
+uint64_t plan_least_bytes(const struct plan_model *model, const struct settings *settings,
                           uint64_t count, uint64_t tokens);
 
 /* Connections that a budget allows when --max-connections is not given. */

@@ -25,10 +25,10 @@ static uint64_t multiply(uint64_t a, uint64_t b)
 /* ---- How many fit ---- */
 
 /* Of the `max_seqs` sequences that a server is started for, how many does its pool hold? */
-static uint32_t held_with(const struct plan_model *model, const struct options *options,
+static uint32_t held_with(const struct plan_model *model, const struct settings *settings,
                           uint32_t max_seqs)
 {
-    struct options trial = *options;
+    struct settings trial = *settings;
     struct plan plan;
     trial.max_seqs = max_seqs;
     if (plan_make(model, &trial, &plan, NULL) != STATUS_OK || plan.context < plan.wanted)
@@ -41,16 +41,16 @@ static uint32_t held_with(const struct plan_model *model, const struct options *
    are searched for with the option raised. */
 static uint32_t users_that_fit(const struct plan_question *question, const struct plan_kv *kv)
 {
-    const struct options *options = question->options;
+    const struct settings *settings = question->settings;
     struct plan_model model = question->model;
     model.kv = kv;
-    uint32_t fit = held_with(&model, options, options->max_seqs);
-    if (fit < options->max_seqs || options->max_seqs_given)
+    uint32_t fit = held_with(&model, settings, settings->max_seqs);
+    if (fit < settings->max_seqs || question->max_seqs_given)
         return fit;
     uint32_t above = PLAN_USERS_MOST + 1;
     while (above - fit > 1) {
         uint32_t middle = fit + (above - fit) / 2;
-        if (held_with(&model, options, middle) >= middle)
+        if (held_with(&model, settings, middle) >= middle)
             fit = middle;
         else
             above = middle;
@@ -220,32 +220,32 @@ static void sum_up(struct plan_answer *answer)
 
 void plan_answer_make(const struct plan_question *question, struct plan_answer *out)
 {
-    struct options options = *question->options;
+    struct settings settings = *question->settings;
     memset(out, 0, sizeof *out);
-    (void)plan_make(&question->model, &options, &out->plan, NULL); /* for its kv and length */
+    (void)plan_make(&question->model, &settings, &out->plan, NULL); /* for its kv and length */
     struct plan_kv own = out->plan.kv;
     out->tokens = out->plan.wanted;
     out->own.own = true;
     snprintf(out->own.name, sizeof out->own.name, "this");
     fill_row(question, &own, out->tokens, &out->own);
     out->users_fit = (uint32_t)out->own.users;
-    out->asked = options.plan_users > 0;
-    out->users = out->asked ? options.plan_users : out->users_fit > 0 ? out->users_fit : 1;
+    out->asked = question->users > 0;
+    out->users = out->asked ? question->users : out->users_fit > 0 ? out->users_fit : 1;
     out->yes = out->users <= out->users_fit;
     fill_types(question, &own, out);
     fill_heads(question, &own, out);
     fill_windows(question, &own, out);
 
-    out->max_seqs = options.max_seqs > out->users ? options.max_seqs : out->users;
-    options.max_seqs = out->max_seqs;
-    if (plan_make(&question->model, &options, &out->plan, NULL) == STATUS_OK) {
+    out->max_seqs = settings.max_seqs > out->users ? settings.max_seqs : out->users;
+    settings.max_seqs = out->max_seqs;
+    if (plan_make(&question->model, &settings, &out->plan, NULL) == STATUS_OK) {
         uint64_t each = (out->plan.backend.page_count - 1) / out->users;
         uint64_t tokens = plan_kv_tokens(&own, each);
         out->tokens_fit = tokens < out->plan.context ? tokens : out->plan.context;
     }
     sum_up(out);
     fill_swap(out);
-    out->least_bytes = plan_least_bytes(&question->model, &options, out->users, out->tokens);
+    out->least_bytes = plan_least_bytes(&question->model, &settings, out->users, out->tokens);
     struct buffer sentence;
     buffer_init(&sentence, 0);
     write_sentence(out, &sentence);

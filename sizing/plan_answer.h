@@ -16,7 +16,9 @@
 
 struct plan_question {
     struct plan_model model; /* .kv is what is asked about, or NULL: as served */
-    const struct options *options;
+    const struct settings *settings;
+    uint32_t users;      /* 0: how many fit? */
+    bool max_seqs_given; /* else it may be raised to the users */
 };
 
 /* One way to keep keys and values. */
@@ -86,7 +88,7 @@ struct plan_words {
     const char *name;
     const char *start; /* "quire serve -m … --memory …", or NULL */
     const struct plan_model *model;
-    const struct options *options;
+    const struct settings *settings;
 };
 
 void plan_write_text(const struct plan_words *words, const struct plan_answer *answer,

@@ -30,7 +30,7 @@ static void write_header(const struct plan_words *words, const struct plan_answe
                        config->embedding, config->feed_forward, config->vocabulary,
                        config->tensor_bytes ? "" : "; without --weights no times");
     buffer_appendf(out, "\n%s\n", answer->sentence);
-    if (words->options->context > config->context)
+    if (words->settings->context > config->context)
         buffer_appendf(out, "(longer sequences are not served: the model was trained for %s)\n",
                        print_count(config->context, tokens));
 }
@@ -111,8 +111,8 @@ static void write_times(const struct plan_words *words, const struct plan_answer
     buffer_appendf(out,
                    "\nOn this machine, from its products and attention alone (%s kernels, %u "
                    "thread%s; it reads memory at %.1f GB/s)\n",
-                   words->model->kernels->name, words->options->threads,
-                   words->options->threads == 1 ? "" : "s", times->read_bytes_s * 1e-9);
+                   words->model->kernels->name, words->settings->threads,
+                   words->settings->threads == 1 ? "" : "s", times->read_bytes_s * 1e-9);
     write_one_time(out, "a token of one user alone", times->token_s, 1);
     if (answer->users > 1) {
         snprintf(what, sizeof what, "a token for each of %s users",
@@ -220,7 +220,7 @@ static void json_times(const struct plan_words *words, const struct plan_answer 
                    ",\"times\":{\"kernels\":\"%s\",\"threads\":%u,\"read_bytes_per_second\":%.6g,"
                    "\"token_seconds\":%.6g,\"step_seconds\":%.6g,\"prompts\":[{\"tokens\":%u,"
                    "\"seconds\":%.6g},{\"tokens\":%u,\"seconds\":%.6g}]}",
-                   words->model->kernels->name, words->options->threads, times->read_bytes_s,
+                   words->model->kernels->name, words->settings->threads, times->read_bytes_s,
                    times->token_s, times->step_s, times->short_prompt, times->short_prompt_s,
                    answer->tokens, times->prompt_s);
 }

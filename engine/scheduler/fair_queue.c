@@ -1,96 +1,90 @@
 /*
- * See scheduler.h: who waits, and whose turn it is to have prompt rows.
+ * The waiting lists and the virtual token counters. fair_queue.h says the order; this file says how
+ * it is maintained:
  *
- * Between tenants the one that was served the fewest tokens comes first (the virtual token counter
- * of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). A token is charged
- * once, when its row is planned: prompt or answer, not if it came from the cache, not again when it
- * is recomputed. A tenant whose backlog begins is lifted to the least of those that are backlogged,
- * or to the one that was last: who asked for nothing has saved up nothing, and owes nothing for
- * having been alone. Within a tenant lower priority values come first, then who came first.
- *
- *     level = max(priority, 0)   over everything: urgent work of anybody first
- *     served                     between tenants of a level
- *     priority, arrival          within a tenant
+ * - Each tenant has one sorted, doubly linked list of completions. A preempted completion is older
+ *   than those that never ran, so finding its place is short; a new one goes to the end.
+ * - Whatever makes a tenant backlogged lifts its counter first; whatever may end its backlog notes
+ * it afterwards. Both happen around every change of waiting_count and prefill_count, nowhere else.
+ * - fair_queue_next looks at every tenant once. It also says for how many tokens the answer holds,
+ * so that tenants share a step without asking again for each token.
  */
-#include "engine/scheduler/scheduler_private.h"
+#include "engine/scheduler/fair_queue.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
-/* Rows of one tenant in a row while others want some too: two tiles of the kernels. */
-#define TURN_ROWS 16
+/* How far a tenant may get ahead of another that wants tokens, too: two tiles of the kernels. */
+#define TURN_TOKENS 16
 
-/* ---- tenants ---- */
+/* ---- virtual counters ---- */
 
 static bool is_backlogged(const struct tenant *tenant)
 {
-    return tenant->waiting_count + tenant->prompt_count > 0;
+    return tenant->waiting_count + tenant->prefill_count > 0;
 }
 
 /* Before the tenant's backlog grows. */
-static void lift(struct scheduler *s, struct tenant *tenant)
+static void lift(struct fair_queue *queue, struct tenant *tenant)
 {
     if (is_backlogged(tenant))
         return;
     uint64_t least = UINT64_MAX;
-    for (uint32_t i = 0; i < s->options.tenant_count; i++) {
-        if (is_backlogged(&s->tenants[i]) && s->tenants[i].served < least)
-            least = s->tenants[i].served;
+    for (uint32_t i = 0; i < queue->tenant_count; i++) {
+        if (is_backlogged(&queue->tenants[i]))
+            least = min_u64(least, queue->tenants[i].served);
     }
     if (least == UINT64_MAX)
-        least = s->last_tenant ? s->last_tenant->served : 0;
-    if (tenant->served < least)
-        tenant->served = least;
+        least = queue->last_backlogged ? queue->last_backlogged->served : 0;
+    tenant->served = max_u64(tenant->served, least);
 }
 
-/* After it shrank. */
-static void note_shrunk(struct scheduler *s, struct tenant *tenant)
+/* After the tenant's backlog shrank. */
+static void note_shrunk(struct fair_queue *queue, struct tenant *tenant)
 {
     if (!is_backlogged(tenant))
-        s->last_tenant = tenant;
+        queue->last_backlogged = tenant;
 }
 
-void scheduler_enter_prompt(struct scheduler *s, struct completion *completion)
+void fair_queue_begin_prefill(struct fair_queue *queue, const struct completion *completion)
 {
-    struct tenant *tenant = scheduler_tenant(s, completion);
-    lift(s, tenant);
-    tenant->prompt_count++;
+    struct tenant *tenant = fair_queue_tenant(queue, completion);
+    lift(queue, tenant);
+    tenant->prefill_count++;
 }
 
-void scheduler_leave_prompt(struct scheduler *s, struct completion *completion)
+void fair_queue_end_prefill(struct fair_queue *queue, const struct completion *completion)
 {
-    struct tenant *tenant = scheduler_tenant(s, completion);
-    CHECK(tenant->prompt_count > 0);
-    tenant->prompt_count--;
-    note_shrunk(s, tenant);
+    struct tenant *tenant = fair_queue_tenant(queue, completion);
+    CHECK(tenant->prefill_count > 0);
+    tenant->prefill_count--;
+    note_shrunk(queue, tenant);
 }
 
-void scheduler_charge(struct scheduler *s, const struct sequence *sequence, uint32_t end)
+void fair_queue_charge(struct fair_queue *queue, const struct sequence *sequence, uint32_t end)
 {
-    struct completion_choice *choice = &sequence->completion->choices[sequence->choice];
-    uint32_t from = choice->charged > sequence->computed ? choice->charged : sequence->computed;
+    uint32_t from = max_u32(sequence->record->charged, sequence->computed);
     if (end <= from)
         return;
-    struct tenant *tenant = scheduler_tenant(s, sequence->completion);
+    struct tenant *tenant = fair_queue_tenant(queue, sequence->completion);
     tenant->served += end - from;
     tenant->tokens += end - from;
-    choice->charged = end;
-    metric_add(&s->options.metrics->progress, end - from);
+    sequence->record->charged = end;
+    metric_add(&queue->metrics->progress, end - from);
 }
 
-/* ---- the waiting lists ---- */
+/* ---- waiting lists ---- */
 
-/* Of one tenant. */
+/* Within one tenant. */
 static bool is_served_before(const struct completion *a, const struct completion *b)
 {
     return a->priority != b->priority ? a->priority < b->priority : a->arrival < b->arrival;
 }
 
-static void waiting_insert(struct scheduler *s, struct completion *completion)
+static void list_insert(struct fair_queue *queue, struct completion *completion)
 {
-    struct tenant *tenant = scheduler_tenant(s, completion);
-    lift(s, tenant);
-    /* Who comes back is older than who never ran, so the walk is short; who is new goes to the end.
-     */
+    struct tenant *tenant = fair_queue_tenant(queue, completion);
+    lift(queue, tenant);
     struct completion *after = tenant->waiting_last;
     if (after && is_served_before(completion, after)) {
         after = NULL;
@@ -104,13 +98,13 @@ static void waiting_insert(struct scheduler *s, struct completion *completion)
     *(after ? &after->next : &tenant->waiting_first) = completion;
     completion->is_waiting = true;
     tenant->waiting_count++;
-    s->waiting_count++;
+    queue->waiting_count++;
 }
 
-static void waiting_remove(struct scheduler *s, struct completion *completion)
+static void list_remove(struct fair_queue *queue, struct completion *completion)
 {
     CHECK(completion->is_waiting);
-    struct tenant *tenant = scheduler_tenant(s, completion);
+    struct tenant *tenant = fair_queue_tenant(queue, completion);
     *(completion->next ? &completion->next->previous : &tenant->waiting_last) =
         completion->previous;
     *(completion->previous ? &completion->previous->next : &tenant->waiting_first) =
@@ -118,86 +112,114 @@ static void waiting_remove(struct scheduler *s, struct completion *completion)
     completion->next = completion->previous = NULL;
     completion->is_waiting = false;
     tenant->waiting_count--;
-    s->waiting_count--;
-    note_shrunk(s, tenant);
+    queue->waiting_count--;
+    note_shrunk(queue, tenant);
 }
 
-void scheduler_start_waiting(struct scheduler *s, struct completion *completion, uint32_t choice)
+void fair_queue_push(struct fair_queue *queue, struct completion *completion, uint32_t index)
 {
-    completion->choices[choice].state = CHOICE_WAITING;
-    completion->waiting_choices++;
+    completion->sequences[index].status = SEQUENCE_WAITING;
+    completion->waiting_sequences++;
     if (!completion->is_waiting)
-        waiting_insert(s, completion);
+        list_insert(queue, completion);
 }
 
-void scheduler_stop_waiting(struct scheduler *s, struct completion *completion, uint32_t choice,
-                            enum choice_state state)
+void fair_queue_remove(struct fair_queue *queue, struct completion *completion, uint32_t index,
+                       enum sequence_status status)
 {
-    CHECK(completion->choices[choice].state == CHOICE_WAITING && completion->waiting_choices > 0);
-    completion->choices[choice].state = state;
-    if (--completion->waiting_choices == 0)
-        waiting_remove(s, completion);
+    CHECK(completion->sequences[index].status == SEQUENCE_WAITING);
+    CHECK(completion->waiting_sequences > 0);
+    completion->sequences[index].status = status;
+    if (--completion->waiting_sequences == 0)
+        list_remove(queue, completion);
 }
 
-/* ---- turns ---- */
-
-uint32_t scheduler_planned_rows(const struct scheduler *s, const struct sequence *sequence)
+void fair_queue_add(struct fair_queue *queue, struct completion *completion)
 {
-    return sequence->last_step == s->step ? s->entries[sequence->entry].row_count : 0;
+    completion->arrival = ++queue->arrivals;
+    completion->next = completion->previous = NULL;
+    completion->waiting_sequences = 0;
+    for (uint32_t i = 0; i < completion->sequence_count; i++)
+        fair_queue_push(queue, completion, i);
 }
 
-/* The first of each tenant's running prompts that still has rows to plan. */
-static void find_prompts(struct scheduler *s)
+void fair_queue_count_dequeued(struct fair_queue *queue, struct completion *completion)
 {
-    for (uint32_t i = 0; i < s->options.tenant_count; i++)
-        s->tenants[i].prompt = NULL;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        struct sequence *sequence = s->order[i];
-        if (sequence->state != SEQUENCE_PROMPT ||
-            sequence->computed + scheduler_planned_rows(s, sequence) == sequence->token_count)
+    if (completion->was_admitted)
+        return;
+    completion->was_admitted = true;
+    struct tenant *tenant = fair_queue_tenant(queue, completion);
+    tenant->dequeued++;
+    tenant->dequeued_tokens += completion->prompt_count;
+}
+
+/* ---- whose turn it is ---- */
+
+void fair_queue_begin_step(struct fair_queue *queue)
+{
+    queue->was_blocked = queue->is_blocked;
+    queue->is_blocked = false;
+    for (uint32_t i = 0; i < queue->tenant_count; i++)
+        queue->tenants[i].is_blocked = false;
+}
+
+/* The first of each tenant's running prompts that still has tokens to schedule. */
+static void find_prompts(struct fair_queue *queue, struct sequence *const *running, uint32_t count)
+{
+    for (uint32_t i = 0; i < queue->tenant_count; i++)
+        queue->tenants[i].prompt = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        struct sequence *sequence = running[i];
+        if (sequence->state != SEQUENCE_PREFILL ||
+            sequence->computed + sequence->scheduled_tokens == sequence->token_count)
             continue;
-        struct tenant *tenant = scheduler_tenant(s, sequence->completion);
+        struct tenant *tenant = fair_queue_tenant(queue, sequence->completion);
         if (!tenant->prompt || is_served_before(sequence->completion, tenant->prompt->completion))
             tenant->prompt = sequence;
     }
 }
 
 /* What the tenant wants to be served next, or NULL. */
-static struct completion *next_of(const struct scheduler *s, const struct tenant *tenant)
+static struct completion *next_of(const struct fair_queue *queue, const struct tenant *tenant)
 {
     struct completion *running = tenant->prompt ? tenant->prompt->completion : NULL;
-    bool blocked = s->blocked_step == s->step || tenant->blocked_step == s->step;
+    bool blocked = queue->is_blocked || tenant->is_blocked;
     struct completion *waiting = blocked ? NULL : tenant->waiting_first;
     if (!running || !waiting)
         return running ? running : waiting;
     return is_served_before(waiting, running) ? waiting : running;
 }
 
-bool scheduler_pick(struct scheduler *s, struct scheduler_turn *out)
+/* By priority class, then by tokens served, then by arrival. */
+static bool is_tenant_before(const struct tenant *a_tenant, const struct completion *a,
+                             const struct tenant *b_tenant, const struct completion *b)
+{
+    uint32_t a_class = completion_priority_class(a), b_class = completion_priority_class(b);
+    if (a_class != b_class)
+        return a_class < b_class;
+    if (a_tenant->served != b_tenant->served)
+        return a_tenant->served < b_tenant->served;
+    return a->arrival < b->arrival;
+}
+
+bool fair_queue_next(struct fair_queue *queue, struct sequence *const *running,
+                     uint32_t running_count, struct fair_queue_turn *out)
 {
     struct completion *best = NULL;
-    uint64_t rival_served = UINT64_MAX; /* of the next tenant of the same level */
-    find_prompts(s);
-    for (uint32_t i = 0; i < s->options.tenant_count; i++) {
-        struct tenant *tenant = &s->tenants[i];
-        struct completion *next = next_of(s, tenant);
+    uint64_t rival_served = UINT64_MAX; /* of the next tenant of the same class */
+    find_prompts(queue, running, running_count);
+    for (uint32_t i = 0; i < queue->tenant_count; i++) {
+        struct tenant *tenant = &queue->tenants[i];
+        struct completion *next = next_of(queue, tenant);
         if (!next)
             continue;
-        if (best) {
-            uint64_t best_served = out->tenant->served;
-            uint32_t level = scheduler_level(next), best_level = scheduler_level(best);
-            bool before = level != best_level             ? level < best_level
-                          : tenant->served != best_served ? tenant->served < best_served
-                                                          : next->arrival < best->arrival;
-            if (level == best_level) {
-                uint64_t other = before ? best_served : tenant->served;
-                rival_served = other < rival_served ? other : rival_served;
-            } else if (before) {
-                rival_served = UINT64_MAX;
-            }
-            if (!before)
-                continue;
-        }
+        bool before = !best || is_tenant_before(tenant, next, out->tenant, best);
+        if (best && completion_priority_class(next) == completion_priority_class(best))
+            rival_served = min_u64(rival_served, before ? out->tenant->served : tenant->served);
+        else if (before)
+            rival_served = UINT64_MAX;
+        if (!before)
+            continue;
         best = next;
         out->tenant = tenant;
     }
@@ -207,18 +229,18 @@ bool scheduler_pick(struct scheduler *s, struct scheduler_turn *out)
     out->prompt = prompt && prompt->completion == best ? prompt : NULL;
     out->waiting = out->prompt ? NULL : best;
     uint64_t ahead =
-        rival_served == UINT64_MAX ? UINT32_MAX : rival_served - out->tenant->served + TURN_ROWS;
-    out->row_limit = ahead < UINT32_MAX ? (uint32_t)ahead : UINT32_MAX;
+        rival_served == UINT64_MAX ? UINT64_MAX : rival_served - out->tenant->served + TURN_TOKENS;
+    out->token_limit = (uint32_t)min_u64(ahead, UINT32_MAX);
     return true;
 }
 
 /* ---- check ---- */
 
-static const char *check_waiting(const struct tenant *tenant, uint32_t *total)
+static const char *check_list(const struct tenant *tenant, uint32_t *total)
 {
     uint32_t count = 0;
     for (const struct completion *c = tenant->waiting_first; c; c = c->next) {
-        if (!c->is_waiting || c->waiting_choices == 0 ||
+        if (!c->is_waiting || c->waiting_sequences == 0 ||
             (c->next ? c->next->previous : tenant->waiting_last) != c ||
             (c->next && !is_served_before(c, c->next)))
             return "a waiting list is broken";
@@ -228,20 +250,21 @@ static const char *check_waiting(const struct tenant *tenant, uint32_t *total)
     return count == tenant->waiting_count ? NULL : "a waiting list's length is wrong";
 }
 
-const char *scheduler_check_queue(const struct scheduler *s)
+const char *fair_queue_check(const struct fair_queue *queue, struct sequence *const *running,
+                             uint32_t running_count)
 {
     uint32_t total = 0;
-    for (uint32_t t = 0; t < s->options.tenant_count; t++) {
-        const struct tenant *tenant = &s->tenants[t];
-        const char *trouble = check_waiting(tenant, &total);
+    for (uint32_t t = 0; t < queue->tenant_count; t++) {
+        const struct tenant *tenant = &queue->tenants[t];
+        const char *trouble = check_list(tenant, &total);
         if (trouble)
             return trouble;
-        uint32_t prompts = 0;
-        for (uint32_t i = 0; i < s->running_count; i++)
-            prompts += scheduler_tenant(s, s->order[i]->completion) == tenant &&
-                       scheduler_has_prompt(s->order[i]);
-        if (prompts != tenant->prompt_count)
+        uint32_t prefills = 0;
+        for (uint32_t i = 0; i < running_count; i++)
+            prefills += fair_queue_tenant(queue, running[i]->completion) == tenant &&
+                        sequence_has_prompt(running[i]);
+        if (prefills != tenant->prefill_count)
             return "a tenant has lost count of its prompts";
     }
-    return total == s->waiting_count ? NULL : "the number of those who wait is wrong";
+    return total == queue->waiting_count ? NULL : "the number of waiting completions is wrong";
 }

@@ -1,5 +1,10 @@
-/* See page_swap.h. The slots' notes lie behind the struct, in one allocation; the page store has
-   its own. */
+/*
+ * The swap file and its costs. The entries of the slots lie behind the struct, in one allocation;
+ * the page store has its own.
+ *
+ * Each failure is logged the first time only: on a full or broken disk every preemption fails, and
+ * the counter says how often. Averages are updated by successful calls only.
+ */
 #include "engine/scheduler/page_swap.h"
 
 #include "base/bytes.h"
@@ -7,13 +12,13 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
-#include "engine/engine_metrics.h"
+#include "base/minmax.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define FIRST_BYTES_PER_NS 0.2 /* 200 MB/s: a network disk, a SATA disk with others at work */
-#define FIRST_ROW_NS 1e6
+#define FIRST_BYTES_PER_NS 0.2 /* 200 MB/s: a network disk, or a SATA disk under load */
+#define FIRST_TOKEN_NS 1e6
 #define WEIGHT 0.2 /* of a new measurement in the moving averages */
 
 struct page_swap {
@@ -24,14 +29,14 @@ struct page_swap {
     uint32_t slot_count;
     uint32_t step_pages;
     /* engine thread only */
-    double write_ns, read_ns, row_ns; /* of a page, a page, a row */
+    double write_ns, read_ns, token_ns; /* of a page, a page, a token */
     bool write_logged, read_logged, full_logged;
-    struct swap_note notes[]; /* [slot_count] */
+    struct swap_entry entries[]; /* [slot_count] */
 };
 
 static uint64_t own_bytes(uint32_t slot_count)
 {
-    return sizeof(struct page_swap) + (uint64_t)slot_count * sizeof(struct swap_note);
+    return sizeof(struct page_swap) + (uint64_t)slot_count * sizeof(struct swap_entry);
 }
 
 uint64_t page_swap_memory_bytes(uint64_t bytes, uint64_t page_bytes)
@@ -48,12 +53,12 @@ static enum status unusable(const struct page_swap_options *options, const struc
                      options->directory, cause->message);
 }
 
-/* The file, and the store of its slots; whatever is there on failure is the caller's to close. */
+/* Opens the file and the store of its slots. On failure the caller closes whichever exists. */
 static enum status open_store(const struct page_swap_options *options, uint32_t slot_count,
                               int *out_fd, struct page_store **out, struct error *error)
 {
     struct error cause;
-    if (page_store_open_unnamed(options->directory, out_fd, &cause) != STATUS_OK)
+    if (page_store_open_unnamed(options->directory, out_fd, &cause))
         return unusable(options, &cause, error);
     struct page_store_options store = {
         .fd = *out_fd,
@@ -88,7 +93,7 @@ enum status page_swap_check(const struct page_swap_options *options, struct erro
 {
     uint32_t slots;
     enum status status = page_swap_fit(options, &slots, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     struct page_store *store = NULL;
     struct error cause;
@@ -96,7 +101,7 @@ enum status page_swap_check(const struct page_swap_options *options, struct erro
     void *zeros = calloc(1, options->backend->page_bytes);
     status = zeros ? open_store(options, 1, &fd, &store, error)
                    : error_set(error, STATUS_IO, NULL, "no memory for a page");
-    if (status == STATUS_OK && page_store_write(store, 0, zeros, &cause) != STATUS_OK)
+    if (!status && page_store_write(store, 0, zeros, &cause))
         status = unusable(options, &cause, error);
     close_store(fd, store);
     free(zeros);
@@ -109,23 +114,22 @@ enum status page_swap_create(const struct page_swap_options *options, struct pag
     uint64_t page_bytes = options->backend->page_bytes;
     uint32_t slots;
     enum status status = page_swap_fit(options, &slots, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     struct page_swap *swap = calloc(1, own_bytes(slots));
     if (!swap)
-        return error_set(error, STATUS_IO, NULL, "no memory for the notes of %u swapped pages",
+        return error_set(error, STATUS_IO, NULL, "no memory for the entries of %u swapped pages",
                          slots);
     swap->options = *options;
     swap->slot_count = slots;
     swap->fd = -1;
-    swap->step_pages = options->step_pages;
-    if (swap->step_pages == 0)
-        swap->step_pages =
-            LIMIT_SWAP_STEP_BYTES > page_bytes ? (uint32_t)(LIMIT_SWAP_STEP_BYTES / page_bytes) : 1;
+    swap->step_pages = options->step_pages
+                           ? options->step_pages
+                           : (uint32_t)max_u64(LIMIT_SWAP_STEP_BYTES / page_bytes, 1);
     swap->write_ns = swap->read_ns = (double)page_bytes / FIRST_BYTES_PER_NS;
-    swap->row_ns = FIRST_ROW_NS;
+    swap->token_ns = FIRST_TOKEN_NS;
     status = open_store(options, slots, &swap->fd, &swap->store, error);
-    if (status != STATUS_OK) {
+    if (status) {
         page_swap_destroy(swap);
         return status;
     }
@@ -158,16 +162,16 @@ uint32_t page_swap_free(const struct page_swap *swap)
     return page_store_free_count(swap->store);
 }
 
-void page_swap_note_row_ns(struct page_swap *swap, double row_ns)
+void page_swap_set_token_ns(struct page_swap *swap, double token_ns)
 {
-    if (row_ns > 0)
-        swap->row_ns = row_ns;
+    if (token_ns > 0)
+        swap->token_ns = token_ns;
 }
 
-uint64_t page_swap_cost_ns(const struct page_swap *swap, uint64_t rows, uint32_t pages,
+uint64_t page_swap_cost_ns(const struct page_swap *swap, uint64_t tokens, uint32_t pages,
                            bool *swapped)
 {
-    double recompute_ns = (double)rows * swap->row_ns;
+    double recompute_ns = (double)tokens * swap->token_ns;
     double swap_ns = pages * (swap->write_ns + swap->read_ns);
     bool cheaper = swap->options.always || swap_ns < recompute_ns;
     *swapped = cheaper && pages > 0;
@@ -185,8 +189,8 @@ static void update_used(const struct page_swap *swap)
                  (int64_t)(page_swap_used(swap) * swap->options.backend->page_bytes));
 }
 
-static void note_trouble(struct page_swap *swap, bool *logged, const char *what,
-                         const struct error *error)
+static void count_error(struct page_swap *swap, bool *logged, const char *what,
+                        const struct error *error)
 {
     metric_add(&swap->options.metrics->swap_errors, 1);
     if (!*logged)
@@ -195,8 +199,8 @@ static void note_trouble(struct page_swap *swap, bool *logged, const char *what,
     *logged = true;
 }
 
-bool page_swap_out(struct page_swap *swap, struct swap_image *image, uint32_t page, uint32_t group,
-                   uint32_t index)
+bool page_swap_out(struct page_swap *swap, struct swapped_pages *swapped, uint32_t page,
+                   uint32_t group, uint32_t index)
 {
     struct backend *backend = swap->options.backend;
     struct error error;
@@ -210,26 +214,26 @@ bool page_swap_out(struct page_swap *swap, struct swap_image *image, uint32_t pa
     }
     if (page_store_write(swap->store, slot, backend->ops->page(backend, page), &error)) {
         page_store_give(swap->store, slot);
-        note_trouble(swap, &swap->write_logged, "a page cannot be swapped out", &error);
+        count_error(swap, &swap->write_logged, "a page cannot be swapped out", &error);
         return false;
     }
     average(&swap->write_ns, start_ns);
-    swap->notes[slot] = (struct swap_note){
-        .next = image->slot_count ? image->first_slot : SWAP_NONE,
+    swap->entries[slot] = (struct swap_entry){
+        .next = swapped->slot_count ? swapped->first_slot : SWAP_NO_SLOT,
         .group = group,
         .index = index,
     };
-    image->first_slot = slot;
-    image->slot_count++;
+    swapped->first_slot = slot;
+    swapped->slot_count++;
     metric_add(&swap->options.metrics->swap_out_bytes, backend->page_bytes);
     update_used(swap);
     return true;
 }
 
-struct swap_note page_swap_note(const struct page_swap *swap, uint32_t slot)
+struct swap_entry page_swap_entry(const struct page_swap *swap, uint32_t slot)
 {
     CHECK(slot < swap->slot_count);
-    return swap->notes[slot];
+    return swap->entries[slot];
 }
 
 bool page_swap_in(struct page_swap *swap, uint32_t slot, uint32_t page)
@@ -238,7 +242,7 @@ bool page_swap_in(struct page_swap *swap, uint32_t slot, uint32_t page)
     struct error error;
     uint64_t start_ns = clock_now_ns();
     if (page_store_read(swap->store, slot, backend->ops->page(backend, page), &error)) {
-        note_trouble(swap, &swap->read_logged, "a page cannot be swapped in", &error);
+        count_error(swap, &swap->read_logged, "a page cannot be swapped in", &error);
         return false;
     }
     average(&swap->read_ns, start_ns);
@@ -246,11 +250,11 @@ bool page_swap_in(struct page_swap *swap, uint32_t slot, uint32_t page)
     return true;
 }
 
-void page_swap_drop(struct page_swap *swap, struct swap_image *image)
+void page_swap_drop(struct page_swap *swap, struct swapped_pages *swapped)
 {
-    uint32_t slot = image->first_slot;
-    for (; image->slot_count > 0; image->slot_count--) {
-        uint32_t next = page_swap_note(swap, slot).next;
+    uint32_t slot = swapped->first_slot;
+    for (; swapped->slot_count > 0; swapped->slot_count--) {
+        uint32_t next = page_swap_entry(swap, slot).next;
         page_store_give(swap->store, slot);
         slot = next;
     }

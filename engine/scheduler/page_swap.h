@@ -1,28 +1,28 @@
 /*
- * The swap file: pages of sequences that gave way, to be brought back instead of computed again.
+ * The swap file: pages of preempted sequences, to be read back instead of computed again.
  *
- * A file without a name in --swap-dir (mode 0600, gone when the process ends, however it ends) of
- * at most --swap-bytes, in slots of one page (pager/disk/page_store.h: each has its checksum in
- * memory). An *image* is what one choice has there: a list of slots, each with its page's group and
- * place.
+ * A file without a name in --swap-dir (mode 0600; it is gone when the process ends, however it
+ * ends) of at most --swap-bytes, in slots of one page (pager/disk/page_store.h: each has its
+ * checksum in memory). The swapped pages of a sequence are a list of slots, each with its page's
+ * group and index in the page table.
  *
- * Refuses to be relied upon: every failure (no room, disk full, I/O error, another checksum) is a
- * plain false, counted, and logged once of each kind; the scheduler then has the tokens computed
- * again. Whether a choice's pages go here or not never changes what it is answered.
+ * Nothing relies on it: every failure (no free slot, disk full, I/O error, wrong checksum) is a
+ * plain false, counted, and logged once of each kind; then the tokens are computed again. Whether
+ * the pages of a sequence go here or not never changes its answer.
  *
- * Reading and writing is done by the engine thread within a step, at most step_pages pages of it
- * (LIMIT_SWAP_STEP_BYTES; one page if that is more), plus what those who run need at once. Not on a
- * thread of its own: the pool's pages then would have to stay until they are written, or be copied
- * to buffers as long as a sequence, when what is missing is memory; and with the bound neighbours
- * are held up less than by a prompt's chunk.
+ * The engine thread reads and writes within a step, at most step_pages pages
+ * (LIMIT_SWAP_STEP_BYTES, or one page if that is more), and beyond that what running sequences need
+ * at once. A thread of its own would need the pages to stay until they are written, or buffers as
+ * long as a sequence, when what is missing is memory; and with the bound a step takes less time
+ * than with a prompt's chunk.
  *
- * What a page costs is measured: moving averages of seconds per page written and read, at first
- * 200 MB/s each; and of a computed row, at first 1 ms.
+ * Costs are measured: moving averages of the time per page written and read, at first 5 ns a byte
+ * (200 MB/s) each; and of a computed token, at first 1 ms.
  *
- *     seconds to swap      = pages × (write_s + read_s)
- *     seconds to recompute = rows that nobody else holds × row_s
+ *     time to swap      = pages × (write + read)
+ *     time to recompute = tokens in private pages × token
  *
- * Private to engine/; engine thread only.
+ * Private to engine/; the engine thread's.
  */
 #ifndef QUIRE_ENGINE_SCHEDULER_PAGE_SWAP_H
 #define QUIRE_ENGINE_SCHEDULER_PAGE_SWAP_H
@@ -30,12 +30,12 @@
 #include "base/error.h"
 #include "engine/batch.h"
 #include "engine/completion_private.h"
+#include "engine/engine_metrics.h"
 #include "pager/disk/page_store.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct engine_metrics;
 struct page_swap;
 
 struct page_swap_options {
@@ -43,26 +43,26 @@ struct page_swap_options {
     const char *directory;         /* of the file */
     uint64_t bytes;                /* of all slots at most */
     uint32_t step_pages;           /* 0: LIMIT_SWAP_STEP_BYTES of them */
-    bool always;                   /* tests: no cost is too high */
+    bool always;                   /* tests: whatever it costs */
     struct page_store_calls calls; /* tests: the system's if NULL */
     struct engine_metrics *metrics;
 };
 
-/* Can a page be kept there? Makes a file, writes a page of zeros and lets it go: for the start,
-   before anything that takes long. Of the backend only page_bytes is looked at; metrics may be
-   NULL. STATUS_INVALID (param "swap-dir" or "swap-bytes") with the system's words when the
-   directory cannot be used or a page does not fit. */
+/* Can pages be written there? Makes a file, writes a page of zeros and deletes it: for the start,
+   before anything that takes long. Of the backend only page_bytes is read; metrics may be NULL.
+   STATUS_INVALID (param "swap-dir" or "swap-bytes") with the system's words when the directory
+   cannot be used or a page does not fit. */
 enum status page_swap_check(const struct page_swap_options *options, struct error *error);
 
 /* Pages that fit; STATUS_INVALID (param "swap-bytes") when none does. Of the backend only
-   page_bytes is looked at. */
+   page_bytes is read. */
 enum status page_swap_fit(const struct page_swap_options *options, uint32_t *out,
                           struct error *error);
 
 /* Makes the file; writes nothing. Errors as above. */
 enum status page_swap_create(const struct page_swap_options *options, struct page_swap **out,
                              struct error *error);
-/* All slots are free. NULL is fine. */
+/* All slots must be free. NULL is fine. */
 void page_swap_destroy(struct page_swap *swap);
 /* What page_swap_create allocates. */
 uint64_t page_swap_memory_bytes(uint64_t bytes, uint64_t page_bytes);
@@ -71,35 +71,35 @@ uint32_t page_swap_step_pages(const struct page_swap *swap);
 uint32_t page_swap_used(const struct page_swap *swap); /* slots */
 uint32_t page_swap_free(const struct page_swap *swap);
 
-/* A computed row takes so long; 0: not known. */
-void page_swap_note_row_ns(struct page_swap *swap, double row_ns);
+/* Computing a token takes so long; 0: not known. */
+void page_swap_set_token_ns(struct page_swap *swap, double token_ns);
 
-/* Nanoseconds that a sequence's giving way will cost, the cheaper way: computing `rows` rows again
+/* Nanoseconds that preempting a sequence costs, the cheaper way: computing `tokens` tokens again
    or, then *swapped, writing and reading `pages` pages. */
-uint64_t page_swap_cost_ns(const struct page_swap *swap, uint64_t rows, uint32_t pages,
+uint64_t page_swap_cost_ns(const struct page_swap *swap, uint64_t tokens, uint32_t pages,
                            bool *swapped);
 
-/* Write page `index` of a group, the image's next; false: it could not be, and the image is as
-   before. */
-bool page_swap_out(struct page_swap *swap, struct swap_image *image, uint32_t page, uint32_t group,
-                   uint32_t index);
+/* Writes page `index` of a group into the next slot of the swapped pages; false: that failed, and
+   the swapped pages are as before. */
+bool page_swap_out(struct page_swap *swap, struct swapped_pages *swapped, uint32_t page,
+                   uint32_t group, uint32_t index);
 
-/* What a slot of an image holds, and the slot after it: in the opposite order of writing. */
-struct swap_note {
-    uint32_t next; /* SWAP_NONE: the last */
+/* Which page a slot contains, and the slot after it: the last one written comes first. */
+struct swap_entry {
+    uint32_t next; /* SWAP_NO_SLOT: it is the last */
     uint32_t group;
     uint32_t index;
 };
-struct swap_note page_swap_note(const struct page_swap *swap, uint32_t slot);
+struct swap_entry page_swap_entry(const struct page_swap *swap, uint32_t slot);
 
-/* Read a slot into a page that nobody computes with; false: what stands there is of no use. */
+/* Reads a slot into a page that nobody computes with; false: the page's content is void. */
 bool page_swap_in(struct page_swap *swap, uint32_t slot, uint32_t page);
 
-/* All of the image's slots are free, and it is empty. */
-void page_swap_drop(struct page_swap *swap, struct swap_image *image);
+/* Frees all slots of the swapped pages, which are then empty. */
+void page_swap_drop(struct page_swap *swap, struct swapped_pages *swapped);
 
-/* An image is whole; one was brought back; one, or what should have become one, is to be computed
-   again although that takes longer. For the metrics. */
+/* For the metrics: a sequence was swapped out; one was swapped in; one is computed again although
+   swapping was cheaper. */
 void page_swap_count_out(struct page_swap *swap);
 void page_swap_count_in(struct page_swap *swap);
 void page_swap_count_fallback(struct page_swap *swap);

@@ -1,209 +1,222 @@
 /*
- * See scheduler.h: who gives way when there is no room.
+ * Choosing sequences to preempt. Both occasions use one comparison (is_preempted_before); they
+ * differ in who may be chosen: for pages of running sequences anyone but the first in order; for a
+ * waiting sequence only those that are less urgent, or that hold more than their tenant's share.
  *
- * Two occasions. Somebody who runs needs a page and none is free (make_way, before a step's rows
- * are planned, so that nothing planned has to be taken back). Or somebody waits who is more urgent
- * than those who run, or whose tenant holds less than its part while another holds more (reclaim).
+ * A share is an equal part of the slots and pages for each tenant that has work. A tenant reclaims
+ * from its equals only what keeps it within its own share, so the other tenant cannot reclaim it
+ * again.
  *
- * The victim is the least urgent; of those one of the tenant that holds most; of those the one that
- * costs least to bring back (scheduler_swap.c says what, and how); then the youngest. Never the
- * first in rank: it always ends, so there is always progress. And never one that gave way
- * PREEMPTIONS_MAX times before.
+ * Costs and shares are counted anew for each choice: they change with every preemption.
  */
-#include "engine/scheduler/scheduler_private.h"
+#include "engine/scheduler/preemption.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
-#include <stdlib.h>
-
-void scheduler_preempt(struct scheduler *s, struct sequence *victim)
+static void preempt(struct preemption *p, struct sequence *sequence)
 {
-    victim->completion->choices[victim->choice].preemptions++;
-    metric_add(&s->options.metrics->preemptions, 1);
-    scheduler_give_way(s, victim);
+    sequence->record->preemptions++;
+    metric_add(&p->metrics->preemptions, 1);
+    swap_preempt(p->swap, sequence);
 }
 
-static bool is_spent(const struct sequence *sequence)
+void preemption_force_one(struct preemption *p)
 {
-    return sequence->completion->choices[sequence->choice].preemptions >= PREEMPTIONS_MAX;
+    struct sequence *victim = NULL;
+    for (uint32_t i = 0; i < p->slots->count; i++) {
+        struct sequence *sequence = p->slots->order[i];
+        if (sequence->state == SEQUENCE_DECODE && sequence->sampled_count > 0 &&
+            (!victim || sequence->record->forced_preemptions < victim->record->forced_preemptions))
+            victim = sequence;
+    }
+    if (!victim)
+        return;
+    victim->record->forced_preemptions++;
+    metric_add(&p->metrics->preemptions, 1);
+    swap_preempt(p->swap, victim);
 }
 
-bool scheduler_is_careful(const struct scheduler *s)
+bool preemption_any_limit_reached(const struct preemption *p)
 {
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        if (is_spent(s->order[i]))
+    for (uint32_t i = 0; i < p->slots->count; i++) {
+        if (preemption_limit_reached(p->slots->order[i]->record))
             return true;
     }
     return false;
 }
 
-/* What each tenant holds. */
-static void count_holdings(struct scheduler *s)
+/* ---- the order of preemption ---- */
+
+static struct tenant_share *share_of(const struct preemption *p, const struct sequence *sequence)
 {
-    for (uint32_t i = 0; i < s->options.tenant_count; i++)
-        s->tenants[i].places = s->tenants[i].pages = 0;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        struct tenant *tenant = scheduler_tenant(s, s->order[i]->completion);
-        tenant->places++;
-        tenant->pages += sequence_pages(s->order[i], s->options.pager);
+    return &p->shares[sequence->completion->tenant];
+}
+
+static void count_shares(struct preemption *p)
+{
+    for (uint32_t i = 0; i < p->slots->queue->tenant_count; i++)
+        p->shares[i] = (struct tenant_share){0, 0};
+    for (uint32_t i = 0; i < p->slots->count; i++) {
+        const struct sequence *sequence = p->slots->order[i];
+        share_of(p, sequence)->slots++;
+        share_of(p, sequence)->pages += sequence_page_count(sequence, p->slots->pager);
     }
 }
 
-/* Does a give way rather than b? Holdings are counted, costs are in sequence->cost. */
-static bool gives_way_before(const struct scheduler *s, const struct sequence *a,
-                             const struct sequence *b)
+/* Shares are counted, costs are in sequence->preemption_cost. */
+static bool is_preempted_before(const struct preemption *p, const struct sequence *a,
+                                const struct sequence *b)
 {
-    uint32_t a_level = scheduler_level(a->completion), b_level = scheduler_level(b->completion);
-    if (a_level != b_level)
-        return a_level > b_level;
-    const struct tenant *a_tenant = scheduler_tenant(s, a->completion);
-    const struct tenant *b_tenant = scheduler_tenant(s, b->completion);
-    if (a_tenant->pages != b_tenant->pages)
-        return a_tenant->pages > b_tenant->pages;
-    if (a_tenant != b_tenant)
-        return a_tenant > b_tenant;
-    if (a->completion->priority != b->completion->priority)
-        return a->completion->priority > b->completion->priority;
-    if (a->cost != b->cost)
-        return a->cost < b->cost;
+    const struct completion *ca = a->completion, *cb = b->completion;
+    uint32_t a_class = completion_priority_class(ca), b_class = completion_priority_class(cb);
+    if (a_class != b_class)
+        return a_class > b_class;
+    if (share_of(p, a)->pages != share_of(p, b)->pages)
+        return share_of(p, a)->pages > share_of(p, b)->pages;
+    if (ca->tenant != cb->tenant)
+        return ca->tenant > cb->tenant;
+    if (ca->priority != cb->priority)
+        return ca->priority > cb->priority;
+    if (a->preemption_cost != b->preemption_cost)
+        return a->preemption_cost < b->preemption_cost;
     return sequence_is_older(b, a);
 }
 
-/* ---- pages for those who run ---- */
-
-static struct sequence *find_victim(struct scheduler *s)
+static void count_cost(const struct preemption *p, struct sequence *sequence)
 {
-    struct sequence *victim = NULL, *spent = NULL;
     bool swapped;
-    count_holdings(s);
-    for (uint32_t i = 1; i < s->running_count; i++) {
-        struct sequence *sequence = s->order[i];
+    sequence->preemption_cost = swap_preemption_cost(p->swap, sequence, &swapped);
+}
+
+/* ---- pages for running sequences ---- */
+
+static struct sequence *choose_victim(struct preemption *p)
+{
+    struct sequence *victim = NULL, *at_limit = NULL;
+    count_shares(p);
+    for (uint32_t i = 1; i < p->slots->count; i++) {
+        struct sequence *sequence = p->slots->order[i];
         if (!sequence_has_pages(sequence))
             continue;
-        if (is_spent(sequence)) {
-            spent = sequence;
+        if (preemption_limit_reached(sequence->record)) {
+            at_limit = sequence;
             continue;
         }
-        sequence->cost = scheduler_cost(s, sequence, &swapped);
-        if (!victim || gives_way_before(s, sequence, victim))
+        count_cost(p, sequence);
+        if (!victim || is_preempted_before(p, sequence, victim))
             victim = sequence;
     }
-    /* While one that is spent runs there is a page for everybody (scheduler_is_careful). Were that
-       ever wrong, one time more is better than a server that ends. */
-    return victim ? victim : spent;
+    /* While a sequence at its limit runs there is a page for everyone (worst-case admission). Were
+       that ever wrong, preempting it once more is better than a server that ends. */
+    return victim ? victim : at_limit;
 }
 
-/* Pages that will be taken. Choices that still share the page they write take one less than there
-   are holders (in every page group): the last one writes where it is. They are neighbours in order.
- */
-static uint32_t pages_wanted(const struct scheduler *s)
+/* Pages that will be taken in this step. Sequences that still share the page that they write take
+   one page less than its reference count (in every KV cache group): the last one writes where it
+   is. They are neighbours in order. */
+static uint32_t count_missing_pages(const struct preemption *p)
 {
-    uint32_t wanted = 0, shared_page = 0, sharing = 0;
-    for (uint32_t i = 0; i < s->running_count; i++) {
-        const struct sequence *sequence = s->order[i];
-        if (!scheduler_takes_pages(s, sequence))
+    const struct slots *slots = p->slots;
+    uint32_t missing = 0, shared_page = 0, sharing = 0;
+    for (uint32_t i = 0; i < slots->count; i++) {
+        const struct sequence *sequence = slots->order[i];
+        if (!sequence_takes_pages(sequence))
             continue;
-        wanted += sequence_wanted(sequence, s->options.pager, s->options.max_batch_tokens);
-        uint32_t page = sequence_page_to_write(sequence, s->page_size);
-        uint32_t holders = page ? pager_ref_count(s->options.pager, page) : 0;
-        if (holders > 1) {
+        missing += sequence_missing_pages(sequence, slots->pager, slots->max_batch_tokens);
+        uint32_t page = sequence_page_to_write(sequence, slots->page_size);
+        uint32_t ref_count = page ? pager_ref_count(slots->pager, page) : 0;
+        if (ref_count > 1) {
             sharing = page == shared_page ? sharing + 1 : 1;
             shared_page = page;
-            wanted += sharing < holders ? s->group_count : 0;
+            missing += sharing < ref_count ? slots->group_count : 0;
         }
     }
-    return wanted;
+    return missing;
 }
 
-bool scheduler_make_way(struct scheduler *s)
+bool preemption_secure_pages(struct preemption *p)
 {
-    bool gave_way = false;
-    while (pages_wanted(s) > pager_free_count(s->options.pager)) {
-        gave_way = true;
-        if (scheduler_leave_page(s)) /* more of it than a step should move: there is need */
+    bool preempted = false;
+    while (count_missing_pages(p) > pager_free_count(p->slots->pager)) {
+        preempted = true;
+        if (swap_write_page(p->swap)) /* beyond what a step moves: the page is needed now */
             continue;
-        struct sequence *victim = find_victim(s);
-        CHECK(victim != NULL); /* alone, the first in rank always fits */
-        scheduler_preempt(s, victim);
+        struct sequence *victim = choose_victim(p);
+        CHECK(victim != NULL); /* the first in order always fits alone */
+        preempt(p, victim);
     }
-    return gave_way;
+    return preempted;
 }
 
-/* ---- room for those who wait ---- */
+/* ---- pages and slots for a waiting sequence ---- */
 
-bool scheduler_has_lesser(const struct scheduler *s, const struct completion *completion)
+bool preemption_could_serve(const struct preemption *p, const struct completion *completion)
 {
-    for (uint32_t i = 1; i < s->running_count; i++) {
-        const struct completion *other = s->order[i]->completion;
-        if (scheduler_level(other) > scheduler_level(completion) ||
+    for (uint32_t i = 1; i < p->slots->count; i++) {
+        const struct completion *other = p->slots->order[i]->completion;
+        if (completion_priority_class(other) > completion_priority_class(completion) ||
             other->tenant != completion->tenant)
             return true;
     }
     return false;
 }
 
-struct parts {
-    uint32_t places, pages; /* of each tenant that has work */
-};
-
-static struct parts count_parts(const struct scheduler *s)
+static struct tenant_share fair_share(const struct preemption *p)
 {
+    const struct fair_queue *queue = p->slots->queue;
     uint32_t tenants = 0;
-    for (uint32_t i = 0; i < s->options.tenant_count; i++)
-        tenants += s->tenants[i].places > 0 || s->tenants[i].waiting_count > 0;
-    uint32_t places = s->options.max_sequences / tenants;
-    return (struct parts){places ? places : 1, pager_total_count(s->options.pager) / tenants};
+    for (uint32_t i = 0; i < queue->tenant_count; i++)
+        tenants += p->shares[i].slots > 0 || queue->tenants[i].waiting_count > 0;
+    return (struct tenant_share){max_u32(p->slots->slot_count / tenants, 1),
+                                 pager_total_count(p->slots->pager) / tenants};
 }
 
-/* Victims in the order in which they would give way; sorted, since that order is total. */
-static uint32_t list_victims(struct scheduler *s, uint32_t level, bool others)
+/* Those that may be preempted for a sequence of this class, in the order of preemption: the less
+   urgent ones, and its equals if `equals`. */
+static uint32_t list_candidates(struct preemption *p, uint32_t class, bool equals)
 {
     uint32_t count = 0;
-    bool swapped;
-    for (uint32_t i = 1; i < s->running_count; i++) {
-        struct sequence *sequence = s->order[i];
-        bool lower = scheduler_level(sequence->completion) > level;
-        bool equal = scheduler_level(sequence->completion) == level;
-        if (is_spent(sequence) || !sequence_has_pages(sequence) || !(lower || (equal && others)))
+    for (uint32_t i = 1; i < p->slots->count; i++) {
+        struct sequence *sequence = p->slots->order[i];
+        uint32_t its_class = completion_priority_class(sequence->completion);
+        if (preemption_limit_reached(sequence->record) || !sequence_has_pages(sequence) ||
+            its_class < class || (its_class == class && !equals))
             continue;
-        sequence->cost = scheduler_cost(s, sequence, &swapped);
+        count_cost(p, sequence);
         uint32_t at = count++;
-        for (; at > 0 && gives_way_before(s, sequence, s->turns[at - 1]); at--)
-            s->turns[at] = s->turns[at - 1];
-        s->turns[at] = sequence;
+        for (; at > 0 && is_preempted_before(p, sequence, p->candidates[at - 1]); at--)
+            p->candidates[at] = p->candidates[at - 1];
+        p->candidates[at] = sequence;
     }
     return count;
 }
 
-bool scheduler_reclaim(struct scheduler *s, const struct completion *completion, uint64_t pages,
-                       uint64_t own)
+void preemption_reclaim(struct preemption *p, const struct completion *completion, uint64_t pages,
+                        uint64_t initial_pages)
 {
-    const struct tenant *tenant = scheduler_tenant(s, completion);
-    uint32_t level = scheduler_level(completion);
-    bool place = s->free_list == NULL;
-    count_holdings(s);
-    struct parts parts = count_parts(s);
-    /* From its equals a tenant takes back only what keeps it within its own part: so the other
-       cannot take it back again. */
-    bool entitled = tenant->pages + own <= parts.pages && tenant->places < parts.places;
-    uint32_t count = list_victims(s, level, entitled), kept = 0;
+    bool needs_slot = p->slots->free_first == NULL;
+    uint32_t class = completion_priority_class(completion);
+    count_shares(p);
+    struct tenant_share fair = fair_share(p), own = p->shares[completion->tenant];
+    bool within_share = own.pages + initial_pages <= fair.pages && own.slots < fair.slots;
+    uint32_t count = list_candidates(p, class, within_share), chosen = 0;
     uint64_t found = 0;
-    for (uint32_t i = 0; i < count && (found < pages || (place && kept == 0)); i++) {
-        struct sequence *victim = s->turns[i];
-        struct tenant *holder = scheduler_tenant(s, victim->completion);
-        bool lower = scheduler_level(victim->completion) > level;
-        bool has_more = holder != tenant &&
-                        (holder->pages > parts.pages || (place && holder->places > parts.places));
-        if (!lower && !has_more)
+    for (uint32_t i = 0; i < count && (found < pages || (needs_slot && chosen == 0)); i++) {
+        struct sequence *victim = p->candidates[i];
+        struct tenant_share *share = share_of(p, victim);
+        bool less_urgent = completion_priority_class(victim->completion) > class;
+        bool above_share = victim->completion->tenant != completion->tenant &&
+                           (share->pages > fair.pages || (needs_slot && share->slots > fair.slots));
+        if (!less_urgent && !above_share)
             continue;
-        holder->pages -= sequence_pages(victim, s->options.pager);
-        holder->places--;
-        found += sequence_own_pages(victim, s->options.pager);
-        s->turns[kept++] = victim;
+        share->pages -= sequence_page_count(victim, p->slots->pager);
+        share->slots--;
+        found += sequence_private_pages(victim, p->slots->pager);
+        p->candidates[chosen++] = victim;
     }
-    if (found < pages || (place && kept == 0))
-        return false;
-    for (uint32_t i = 0; i < kept; i++)
-        scheduler_preempt(s, s->turns[i]);
-    return true;
+    if (found < pages || (needs_slot && chosen == 0))
+        return;
+    for (uint32_t i = 0; i < chosen; i++)
+        preempt(p, p->candidates[i]);
 }

@@ -1,21 +1,40 @@
-/* See sequence.h. */
+/*
+ * Page arithmetic of one sequence, and its page tables.
+ *
+ * Every question "how many pages" is answered here, for the same sequence in the same words: what
+ * it starts with, what it takes next, what it may take in the worst case, what is free when it is
+ * preempted. Admission and preemption add these up over the running sequences; so the answers must
+ * never be too low, or a step finds no page that it was promised.
+ *
+ * With one KV cache group a table has no gaps and grows by one page at a time. With several, groups
+ * with a window release pages at their heads, and the null page stands there.
+ */
 #include "engine/scheduler/sequence.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
-void sequence_init(struct sequence *sequence, struct completion *completion, uint32_t choice)
+void sequence_init(struct sequence *sequence, struct completion *completion, uint32_t index)
 {
     CHECK(sequence->completion == NULL && !sequence_has_pages(sequence));
     *sequence = (struct sequence){
         .completion = completion,
-        .choice = choice,
-        .state = SEQUENCE_PROMPT,
-        .token_count = completion->prompt_count + completion_generated(completion, choice),
+        .index = index,
+        .record = &completion->sequences[index],
+        .state = SEQUENCE_PREFILL,
+        .token_count = completion_token_count(completion, index),
         .tables = sequence->tables,
     };
 }
 
-uint32_t sequence_pages(const struct sequence *sequence, const struct pager *pager)
+void sequence_clear(struct sequence *sequence, struct pager *pager)
+{
+    page_tables_release(sequence->tables, pager_groups(pager)->count, pager);
+    sequence->completion = NULL;
+    sequence->parent = NULL;
+}
+
+uint32_t sequence_page_count(const struct sequence *sequence, const struct pager *pager)
 {
     uint32_t count = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
@@ -23,7 +42,7 @@ uint32_t sequence_pages(const struct sequence *sequence, const struct pager *pag
     return count;
 }
 
-static uint32_t own_pages(const struct page_table *table, const struct pager *pager)
+static uint32_t private_pages(const struct page_table *table, const struct pager *pager)
 {
     uint32_t count = 0;
     for (uint32_t i = table->first; i < table->count; i++)
@@ -31,54 +50,54 @@ static uint32_t own_pages(const struct page_table *table, const struct pager *pa
     return count;
 }
 
-uint32_t sequence_own_pages(const struct sequence *sequence, const struct pager *pager)
+uint32_t sequence_private_pages(const struct sequence *sequence, const struct pager *pager)
 {
     uint32_t count = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
-        count += own_pages(&sequence->tables[g], pager);
+        count += private_pages(&sequence->tables[g], pager);
     return count;
 }
 
-uint32_t sequence_cost(const struct sequence *sequence, const struct pager *pager)
+uint32_t sequence_recompute_tokens(const struct sequence *sequence, const struct pager *pager)
 {
-    const struct page_table *table = &sequence->tables[0]; /* what it shares there can be found */
-    uint32_t kept = (table->count - own_pages(table, pager)) * pager_page_size(pager);
-    return sequence->computed > kept ? sequence->computed - kept : 0;
+    const struct page_table *table = &sequence->tables[0]; /* its shared pages stay cached */
+    uint32_t shared = (table->count - private_pages(table, pager)) * pager_page_size(pager);
+    return sequence->computed > shared ? sequence->computed - shared : 0;
 }
 
 /* ---- how many pages ---- */
 
-/* Pages of a group held at once, of page_count, when those before `first` are not needed. */
-static uint32_t held(const struct pager *pager, uint32_t group, uint32_t rows, uint32_t first,
-                     uint32_t page_count)
+/* The most pages of a group at once, of page_count, when those before `first` are not needed. */
+static uint32_t pages_at_once(const struct pager *pager, uint32_t group, uint32_t chunk,
+                              uint32_t first, uint32_t page_count)
 {
-    return (uint32_t)kv_groups_most_pages(pager_groups(pager), group, pager_page_size(pager), rows,
+    return (uint32_t)kv_groups_most_pages(pager_groups(pager), group, pager_page_size(pager), chunk,
                                           page_count - first);
 }
 
-/* First page of a group that a prompt needs that starts from there. */
+/* The first page of a group that a sequence needs that starts from there. */
 static uint32_t first_after(const struct pager *pager, uint32_t group,
                             const struct sequence_origin *origin)
 {
     return kv_groups_first(pager_groups(pager), group, pager_page_size(pager), origin->computed);
 }
 
-uint64_t sequence_need(const struct pager *pager, uint32_t token_count, uint32_t rows,
-                       const struct sequence_origin *origin)
+uint64_t sequence_initial_pages(const struct pager *pager, uint32_t token_count, uint32_t chunk,
+                                const struct sequence_origin *origin)
 {
     uint32_t pages = kv_groups_pages(pager_page_size(pager), token_count);
     uint64_t need = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
-        need += held(pager, g, rows, first_after(pager, g, origin), pages);
+        need += pages_at_once(pager, g, chunk, first_after(pager, g, origin), pages);
     return need;
 }
 
-uint64_t sequence_full_need(const struct pager *pager, uint32_t token_limit, uint32_t rows,
-                            const struct sequence_origin *origin)
+uint64_t sequence_worst_case_pages(const struct pager *pager, uint32_t token_limit, uint32_t chunk,
+                                   const struct sequence_origin *origin)
 {
-    /* The last token's keys and values are never computed. And what others hold of a window may
-       stay with them when it moves on: it saves nothing. */
-    return sequence_need(pager, token_limit - 1, rows, origin) -
+    /* The last token's keys and values are never computed. Shared pages of a window save nothing:
+       when the window moves on they may stay in use. */
+    return sequence_initial_pages(pager, token_limit - 1, chunk, origin) -
            origin->match.full_referenced_count;
 }
 
@@ -87,23 +106,24 @@ static bool is_shared(const struct pager *pager, const struct page_table *table,
     return index < table->count && pager_ref_count(pager, table->pages[index]) > 1;
 }
 
-uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pager, uint32_t rows)
+uint64_t sequence_worst_case_growth(const struct sequence *sequence, const struct pager *pager,
+                                    uint32_t chunk)
 {
     uint32_t size = pager_page_size(pager);
     uint32_t pages = kv_groups_pages(size, sequence->completion->token_limit - 1);
     uint64_t growth = 0;
-    if (sequence->state == SEQUENCE_LEAVING)
+    if (sequence->state == SEQUENCE_SWAPPING_OUT)
         return 0;
-    if (sequence->state == SEQUENCE_DECODING)
-        rows = 1;
+    if (sequence->state == SEQUENCE_DECODE)
+        chunk = 1;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         const struct page_table *table = &sequence->tables[g];
-        uint32_t most = held(pager, g, rows, table->first, pages), has;
+        uint32_t most = pages_at_once(pager, g, chunk, table->first, pages), has;
         if (pager_groups(pager)->window[g] == 0)
             has = table->count - is_shared(pager, table, sequence->computed / size);
-        else /* a shared page that leaves the window makes no room for another */
-            has = own_pages(table, pager);
-        growth += most > has ? most - has : 0;
+        else /* a shared page that leaves the window frees no page */
+            has = private_pages(table, pager);
+        growth += max_u32(most, has) - has;
     }
     return growth;
 }
@@ -111,12 +131,12 @@ uint64_t sequence_growth(const struct sequence *sequence, const struct pager *pa
 uint32_t sequence_next_growth(const struct sequence *sequence, const struct pager *pager)
 {
     const struct kv_groups *groups = pager_groups(pager);
-    if (sequence->state == SEQUENCE_LEAVING)
+    if (sequence->state == SEQUENCE_SWAPPING_OUT)
         return 0;
     if (groups->count == 1)
         return 1;
     uint32_t size = pager_page_size(pager), growth = 0;
-    uint32_t pages = sequence->state == SEQUENCE_DECODING
+    uint32_t pages = sequence->state == SEQUENCE_DECODE
                          ? sequence->tables[0].count
                          : kv_groups_pages(size, sequence->token_count);
     for (uint32_t g = 0; g < groups->count; g++)
@@ -124,35 +144,37 @@ uint32_t sequence_next_growth(const struct sequence *sequence, const struct page
     return growth;
 }
 
-/* Where the table has to end for the next positions. */
+/* Where the table must end for the next positions. */
 static uint32_t end_for(const struct sequence *sequence, const struct pager *pager, uint32_t group,
-                        uint32_t rows)
+                        uint32_t chunk)
 {
     uint32_t size = pager_page_size(pager), first = sequence->tables[group].first;
-    if (sequence->state == SEQUENCE_DECODING)
+    if (sequence->state == SEQUENCE_DECODE)
         return sequence->computed / size + 1;
-    return first + held(pager, group, rows, first, kv_groups_pages(size, sequence->token_count));
+    return first +
+           pages_at_once(pager, group, chunk, first, kv_groups_pages(size, sequence->token_count));
 }
 
-static uint32_t wanted(const struct sequence *sequence, const struct pager *pager, uint32_t group,
-                       uint32_t rows)
+static uint32_t missing_pages(const struct sequence *sequence, const struct pager *pager,
+                              uint32_t group, uint32_t chunk)
 {
-    uint32_t end = end_for(sequence, pager, group, rows), count = sequence->tables[group].count;
-    return end > count ? end - count : 0;
+    uint32_t count = sequence->tables[group].count;
+    return max_u32(end_for(sequence, pager, group, chunk), count) - count;
 }
 
-uint32_t sequence_wanted(const struct sequence *sequence, const struct pager *pager, uint32_t rows)
+uint32_t sequence_missing_pages(const struct sequence *sequence, const struct pager *pager,
+                                uint32_t chunk)
 {
     uint32_t pages = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
-        pages += wanted(sequence, pager, g, rows);
+        pages += missing_pages(sequence, pager, g, chunk);
     return pages;
 }
 
 /* ---- pages ---- */
 
-void sequence_narrow(struct sequence_origin *origin, const struct pager *pager,
-                     const struct page_table *tables)
+void sequence_recount_origin(struct sequence_origin *origin, const struct pager *pager,
+                             const struct page_table *tables)
 {
     origin->match.referenced_count = 0;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
@@ -161,32 +183,33 @@ void sequence_narrow(struct sequence_origin *origin, const struct pager *pager,
     }
 }
 
-void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t rows,
+void sequence_start(struct sequence *sequence, struct pager *pager, uint32_t chunk,
                     const struct sequence_origin *origin)
 {
     uint32_t found = origin->match.page_count;
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         struct page_table *table = &sequence->tables[g];
         uint32_t first = first_after(pager, g, origin);
-        page_table_adopt(table, pager, table->pages, first, found > first ? found : first);
+        page_table_adopt(table, pager, table->pages, first, max_u32(found, first));
     }
-    /* Only when all are held: what is taken may be what was found. */
+    /* Only now that all have a reference: taking pages may evict cached ones. */
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
-        bool grown = page_table_grow(&sequence->tables[g], pager, wanted(sequence, pager, g, rows));
+        bool grown =
+            page_table_grow(&sequence->tables[g], pager, missing_pages(sequence, pager, g, chunk));
         CHECK(grown);
     }
     sequence->computed = origin->computed;
     sequence->published = found;
     sequence->parent_id = origin->match.parent_id;
     if (origin->computed > found * pager_page_size(pager))
-        sequence->state = SEQUENCE_RETURNING;
+        sequence->state = SEQUENCE_SWAPPING_IN;
 }
 
 void sequence_slide(struct sequence *sequence, struct pager *pager)
 {
     const struct kv_groups *groups = pager_groups(pager);
     uint32_t size = pager_page_size(pager);
-    if (groups->count == 1 || (sequence->state == SEQUENCE_DECODING &&
+    if (groups->count == 1 || (sequence->state == SEQUENCE_DECODE &&
                                sequence->computed / size < sequence->tables[0].count))
         return;
     for (uint32_t g = 0; g < groups->count; g++)
@@ -200,13 +223,13 @@ uint32_t sequence_page_to_write(const struct sequence *sequence, uint32_t page_s
     return index < sequence->tables[0].count ? sequence->tables[0].pages[index] : 0;
 }
 
-void sequence_make_room(struct sequence *sequence, struct pager *pager, uint32_t rows,
-                        struct page_copy *copies, uint32_t *copy_count)
+void sequence_take_pages(struct sequence *sequence, struct pager *pager, uint32_t chunk,
+                         struct page_copy *copies, uint32_t *copy_count)
 {
     uint32_t index = sequence->computed / pager_page_size(pager);
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
         struct page_table *table = &sequence->tables[g];
-        bool grown = page_table_grow(table, pager, wanted(sequence, pager, g, rows));
+        bool grown = page_table_grow(table, pager, missing_pages(sequence, pager, g, chunk));
         enum page_own own = page_table_own(table, pager, index, &copies[*copy_count]);
         CHECK(grown && own != PAGE_OWN_NO_ROOM);
         *copy_count += own == PAGE_OWN_COPY;
@@ -223,12 +246,12 @@ void sequence_advance(struct sequence *sequence, struct pager *pager, uint32_t c
         CHECK(kv_groups_pages(size, sequence->computed) <= sequence->tables[g].count);
     if (!publish)
         return;
-    const uint32_t *history = sequence_history(sequence);
+    const uint32_t *history = sequence->record->history;
     for (; sequence->published < sequence->computed / size; sequence->published++) {
         uint64_t parent_id = sequence->parent_id;
         for (uint32_t g = 0; g < pager_groups(pager)->count; g++) {
             if (sequence->published < sequence->tables[g].first)
-                continue; /* came back without what its window had left */
+                continue; /* it was swapped in without the pages before its window */
             uint64_t next = pager_publish(pager, sequence->tables[g].pages[sequence->published], g,
                                           parent_id, history + (size_t)sequence->published * size,
                                           sequence->completion->cache_salt);
@@ -238,22 +261,22 @@ void sequence_advance(struct sequence *sequence, struct pager *pager, uint32_t c
     }
 }
 
-void sequence_fork(struct sequence *sequence, struct pager *pager, const struct sequence *leader)
+void sequence_fork(struct sequence *sequence, struct pager *pager, const struct sequence *parent)
 {
-    CHECK(sequence->state == SEQUENCE_FOLLOWING && sequence->leader == leader);
-    CHECK(leader->completion == sequence->completion);
-    CHECK(leader->computed == sequence->token_count);
+    CHECK(sequence->state == SEQUENCE_PENDING_FORK && sequence->parent == parent);
+    CHECK(parent->completion == sequence->completion);
+    CHECK(parent->computed == sequence->token_count);
     for (uint32_t g = 0; g < pager_groups(pager)->count; g++)
-        page_table_fork(&sequence->tables[g], pager, &leader->tables[g]);
-    sequence->computed = leader->computed;
-    sequence->published = leader->published;
-    sequence->parent_id = leader->parent_id;
-    sequence->leader = NULL;
+        page_table_fork(&sequence->tables[g], pager, &parent->tables[g]);
+    sequence->computed = parent->computed;
+    sequence->published = parent->published;
+    sequence->parent_id = parent->parent_id;
+    sequence->parent = NULL;
 }
 
-/* ---- giving way to the swap file ---- */
+/* ---- swapping out ---- */
 
-uint32_t sequence_kept(const struct sequence *sequence, const struct pager *pager)
+uint32_t sequence_shared_pages(const struct sequence *sequence, const struct pager *pager)
 {
     uint32_t full = sequence->computed / pager_page_size(pager);
     for (uint32_t i = 0; i < full; i++) {
@@ -266,21 +289,21 @@ uint32_t sequence_kept(const struct sequence *sequence, const struct pager *page
     return full;
 }
 
-uint32_t sequence_image_pages(const struct sequence *sequence, const struct pager *pager,
-                              uint32_t kept)
+uint32_t sequence_pages_to_swap(const struct sequence *sequence, const struct pager *pager,
+                                uint32_t shared_count)
 {
     const struct kv_groups *groups = pager_groups(pager);
     uint32_t size = pager_page_size(pager), count = 0;
     uint32_t end = kv_groups_pages(size, sequence->computed);
     for (uint32_t g = 0; g < groups->count; g++) {
-        uint32_t first = kv_groups_first(groups, g, size, sequence->computed);
-        first = first > kept ? first : kept;
-        count += end > first ? end - first : 0;
+        uint32_t first =
+            max_u32(kv_groups_first(groups, g, size, sequence->computed), shared_count);
+        count += max_u32(end, first) - first;
     }
     return count;
 }
 
-void sequence_leave(struct sequence *sequence, struct pager *pager)
+void sequence_start_swap_out(struct sequence *sequence, struct pager *pager)
 {
     const struct kv_groups *groups = pager_groups(pager);
     uint32_t size = pager_page_size(pager);
@@ -290,13 +313,13 @@ void sequence_leave(struct sequence *sequence, struct pager *pager)
         while (table->count > end && table->count > table->first)
             page_table_pop(table, pager);
         uint32_t first = kv_groups_first(groups, g, size, sequence->computed);
-        page_table_slide(table, pager, first < table->count ? first : table->count);
+        page_table_slide(table, pager, min_u32(first, table->count));
     }
-    sequence->state = SEQUENCE_LEAVING;
-    sequence->turn = 0;
+    sequence->state = SEQUENCE_SWAPPING_OUT;
+    sequence->is_selected = false;
 }
 
-uint32_t sequence_longest(const struct sequence *sequence, const struct pager *pager)
+uint32_t sequence_longest_group(const struct sequence *sequence, const struct pager *pager)
 {
     uint32_t longest = 0;
     for (uint32_t g = 1; g < pager_groups(pager)->count; g++) {
@@ -306,11 +329,4 @@ uint32_t sequence_longest(const struct sequence *sequence, const struct pager *p
     }
     CHECK(sequence->tables[longest].count > sequence->tables[longest].first);
     return longest;
-}
-
-void sequence_clear(struct sequence *sequence, struct pager *pager)
-{
-    page_tables_release(sequence->tables, pager_groups(pager)->count, pager);
-    sequence->completion = NULL;
-    sequence->leader = NULL;
 }

@@ -22,6 +22,11 @@
     "{% set ns = namespace(l=[1] * 50) %}{% for i in range(100) %}{% set ns.l = [ns.l] %}"         \
     "{% endfor %}"
 
+#define DOUBLED(how)                                                                               \
+    "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = " how " %}{% endfor %}"
+#define DOUBLED_Y(how)                                                                             \
+    "{% set nt = namespace(y=[1]) %}{% for i in range(60) %}{% set nt.y = " how " %}{% endfor %}"
+
 static const char *const hostile[] = {
     /* growing */
     "{% set ns = namespace(l='x') %}{% for i in range(100000) %}{% set ns.l = ns.l ~ ns.l %}"
@@ -83,7 +88,23 @@ static const char *const hostile[] = {
     "{{ ([[1, 2]] * 1000000)|sum(start=[])|length }}",
     "{{ ([[1, 2]] * 3000)|sum(start=[])|length }}",
     "{{ range(99999)|batch(1)|list|length }}",
-    "{{ ([1] * 1000000)|zip([1] * 1000000)|list|length }}",
+    /* doubled: as long as 2 to the number of operations, which themselves cost nothing */
+    DOUBLED("ns.x + ns.x") "{{ ns.x|length }}",
+    DOUBLED("(ns.x + ns.x)[0:]") "{{ ns.x|first }}",
+    DOUBLED("ns.x|list + ns.x") "{{ ns.x[-1] }}",
+    DOUBLED("ns.x|chain(ns.x)") "{{ ns.x|length }}",
+    "{% macro f(x, n) %}{% if n > 0 %}{{ f(x + x, n - 1) }}{% endif %}{% endmacro %}{{ f([1], 40) "
+    "}}",
+    "{% set ns = namespace(x=[1] * 10) %}{% for i in range(40000) %}{% set ns.x = ns.x[0:] %}"
+    "{% endfor %}{{ ns.x|list }}",
+    "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = ns.x + [i] %}{% endfor "
+    "%}",
+    /* compared: values that hold one another twice are equal after 2^depth looks */
+    DOUBLED("[ns.x, ns.x]") DOUBLED_Y("[nt.y, nt.y]") "{{ ns.x == nt.y }}",
+    DOUBLED("(ns.x, ns.x)") DOUBLED_Y("nt.y, nt.y") "{{ ns.x in [nt.y] }}",
+    DOUBLED("{'a': ns.x, 'b': ns.x}") "{{ [ns.x, ns.x]|unique|list|length }}",
+    DOUBLED("dict(a=ns.x, b=ns.x)") "{{ [ns.x, ns.x]|sort|length }}",
+    "{% set x = 'a' * 100000 %}{% for i in range(90000) %}{% set y = x is lower %}{% endfor %}",
     /* formatted */
     "{% set x = '{:>1000000000}'.format(1) %}",
     "{% set x = '{:.1000000000f}'.format(1.5) %}",

@@ -248,11 +248,18 @@ START_TEST(id_prompts)
     ck_assert_uint_eq(document.ids[2], UINT32_MAX);
     json_close(&document);
 
+    body = "{\"prompt\":[1.0,2e1,-0,1.5e1 , 4294967295.00,7]}";
+    static const uint32_t spelled[] = {1, 20, 0, 15, UINT32_MAX, 7};
+    ck_assert_int_eq(open_text(body, strlen(body), &document, &error), STATUS_OK);
+    ck_assert_uint_eq(document.scan.id_count, 6);
+    ck_assert_mem_eq(document.ids, spelled, sizeof spelled);
+    json_close(&document);
+
     /* Not ids: left to cJSON. Nested "prompt" too. */
     static const char *const others[] = {
         "{\"prompt\":[]}",           "{\"prompt\":[[]]}",     "{\"prompt\":[1,\"a\"]}",
         "{\"prompt\":[1.5]}",        "{\"prompt\":[-1]}",     "{\"prompt\":[[1],2]}",
-        "{\"prompt\":[4294967296]}", "{\"prompt\":[1e1]}",    "{\"prompt\":\"a\"}",
+        "{\"prompt\":[4294967296]}", "{\"prompt\":[1e-1]}",   "{\"prompt\":\"a\"}",
         "{\"prompt\":[true]}",       "{\"prompt\":[[1],[]]}", "{\"o\":{\"prompt\":[1]}}",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

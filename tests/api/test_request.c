@@ -95,7 +95,11 @@ START_TEST(refused_by_both)
         {"\"repetition_penalty\":0", "repetition_penalty"},
         {"\"repetition_penalty\":1e999", "repetition_penalty"},
         {"\"seed\":1.5", "seed"},
-        {"\"seed\":1e3", "seed"},
+        {"\"seed\":1e-3", "seed"},
+        {"\"seed\":1.25e1", "seed"},
+        {"\"seed\":1e20", "seed"},
+        {"\"seed\":1e99999999999999999999", "seed"},
+        {"\"seed\":[1]", "seed"},
         {"\"seed\":\"1\"", "seed"},
         {"\"seed\":18446744073709551616", "seed"},
         {"\"seed\":-9223372036854775809", "seed"},
@@ -162,20 +166,152 @@ START_TEST(refused_by_both)
 }
 END_TEST
 
-START_TEST(not_done_by_both)
+enum endpoint { BOTH, COMPLETIONS, CHAT };
+
+/* Fields that mean something here or there and are not done; values that ask for something, and
+   values that do not. */
+static const struct {
+    const char *name;
+    enum endpoint endpoint;
+    const char *asking, *neutral;
+} not_done[] = {
+    {"audio", CHAT, "1 0 {} [] \"x\" false", ""},
+    {"documents", CHAT, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"echo", CHAT, "true", "false"},
+    {"add_special_tokens", CHAT, "true", "false"},
+    {"function_call", CHAT, "\"x\" 1", "\"none\""},
+    {"functions", CHAT, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"max_completion_tokens", COMPLETIONS, "1 0 {} [] \"x\" false", ""},
+    {"messages", COMPLETIONS, "1 0 {} [] \"x\" false", ""},
+    {"moderation", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"prediction", CHAT, "1 0 {} [] \"x\" false", ""},
+    {"prompt_embeds", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"response_format", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"service_tier", BOTH, "\"x\" 1", "\"auto\" \"default\""},
+    {"store", BOTH, "true", "false"},
+    {"suffix", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"tools", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"top_logprobs", COMPLETIONS, "2 0.25 \"x\"", "0"},
+    {"verbosity", CHAT, "\"x\" 1", "\"medium\""},
+    {"web_search_options", CHAT, "1 0 {} [] \"x\" false", ""},
+    {"allowed_token_ids", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"bad_words", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"chat_template_kwargs", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"early_stopping", BOTH, "true", "false"},
+    {"guided_choice", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"guided_decoding_backend", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"guided_grammar", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"guided_json", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"guided_json_object", BOTH, "true", "false"},
+    {"guided_regex", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"guided_whitespace_pattern", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"include_reasoning", BOTH, "false", "true"},
+    {"include_stop_str_in_output", BOTH, "true", "false"},
+    {"kv_transfer_params", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"length_penalty", BOTH, "2 0.25 \"x\"", "1"},
+    {"logits_processors", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"mm_processor_kwargs", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"min_tokens", BOTH, "2 0.25 \"x\"", "0"},
+    {"prompt_logprobs", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"repetition_detection", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"return_token_ids", BOTH, "true", "false"},
+    {"return_tokens_as_token_ids", BOTH, "true", "false"},
+    {"skip_special_tokens", BOTH, "false", "true"},
+    {"spaces_between_special_tokens", BOTH, "false", "true"},
+    {"stop_token_ids", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"structural_tag", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"structured_outputs", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"thinking_token_budget", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"truncate_prompt_tokens", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"use_beam_search", BOTH, "true", "false"},
+    {"vllm_xargs", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"adaptive_target", BOTH, "1 0.5", "0 -1"},
+    {"dry_multiplier", BOTH, "2 0.25 \"x\"", "0"},
+    {"dynatemp_range", BOTH, "2 0.25 \"x\"", "0"},
+    {"grammar", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"id_slot", BOTH, "2 0.25 \"x\"", "-1"},
+    {"image_data", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"json_schema", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"lora", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"min_keep", BOTH, "2 0.25 \"x\"", "0"},
+    {"mirostat", BOTH, "2 0.25 \"x\"", "0"},
+    {"multimodal_data", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"n_discard", BOTH, "2 0.25 \"x\"", "0"},
+    {"n_indent", BOTH, "2 0.25 \"x\"", "0"},
+    {"n_keep", BOTH, "2 0.25 \"x\"", "0"},
+    {"n_predict", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"n_probs", BOTH, "2 0.25 \"x\"", "0"},
+    {"post_sampling_probs", BOTH, "true", "false"},
+    {"reasoning_format", BOTH, "\"x\" 1", "\"none\""},
+    {"repeat_last_n", BOTH, "2 0.25 \"x\"", "-1"},
+    {"repeat_penalty", BOTH, "2 0.25 \"x\"", "1"},
+    {"response_fields", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"return_progress", BOTH, "true", "false"},
+    {"return_tokens", BOTH, "true", "false"},
+    {"samplers", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"sse_ping_interval", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"t_max_predict_ms", BOTH, "1 0.5", "0 -1"},
+    {"t_max_prompt_ms", BOTH, "1 0.5", "0 -1"},
+    {"thinking_forced_open", BOTH, "true", "false"},
+    {"timings_per_token", BOTH, "true", "false"},
+    {"top_a", BOTH, "2 0.25 \"x\"", "0"},
+    {"top_n_sigma", BOTH, "1 0.5", "0 -1"},
+    {"tfs_z", BOTH, "2 0.25 \"x\"", "1"},
+    {"typical_p", BOTH, "2 0.25 \"x\"", "1"},
+    {"xtc_probability", BOTH, "2 0.25 \"x\"", "0"},
+    {"custom_logit_processor", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"custom_params", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"ebnf", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"input_embeds", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"input_ids", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"lora_path", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"max_new_tokens", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"min_new_tokens", BOTH, "2 0.25 \"x\"", "0"},
+    {"no_repeat_ngram_size", BOTH, "2 0.25 \"x\"", "0"},
+    {"no_stop_trim", BOTH, "true", "false"},
+    {"penalty_alpha", BOTH, "2 0.25 \"x\"", "0"},
+    {"regex", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"return_hidden_states", BOTH, "true", "false"},
+    {"sampling_params", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"separate_reasoning", BOTH, "true", "false"},
+    {"session_params", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"stop_regex", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"stream_reasoning", BOTH, "true", "false"},
+    {"format", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"images", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"num_ctx", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"num_predict", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"options", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"raw", BOTH, "true", "false"},
+    {"system", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"template", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"think", BOTH, "1 0 {} [] \"x\" false", ""},
+    {"typical", BOTH, "2 0.25 \"x\"", "1"},
+};
+
+static void send_each(const char *name, const char *values, enum answer_kind kind, bool refused)
 {
-    static const struct {
-        const char *fields, *param;
-    } cases[] = {
-        {"\"use_beam_search\":true", "use_beam_search"},
-        {"\"stop_token_ids\":[1]", "stop_token_ids"},
-        {"\"guided_json\":{\"type\":\"object\"}", "guided_json"},
-        {"\"grammar\":\"root ::= x\"", "grammar"},
-        {"\"min_tokens\":5", "min_tokens"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        expect_error(ANSWER_COMPLETION, cases[i].fields, STATUS_UNSUPPORTED, cases[i].param);
-        expect_error(ANSWER_CHAT, cases[i].fields, STATUS_UNSUPPORTED, cases[i].param);
+    for (const char *at = values; *at; at += strcspn(at, " "), at += *at == ' ') {
+        char field[128];
+        snprintf(field, sizeof field, "\"%s\":%.*s", name, (int)strcspn(at, " "), at);
+        if (refused)
+            expect_error(kind, field, STATUS_UNSUPPORTED, name);
+        else
+            expect_good(kind, field);
+    }
+}
+
+START_TEST(not_done_is_refused_by_name)
+{
+    for (size_t i = 0; i < sizeof not_done / sizeof *not_done; i++) {
+        for (int chat = 0; chat < 2; chat++) {
+            if (not_done[i].endpoint == (chat ? COMPLETIONS : CHAT))
+                continue;
+            enum answer_kind kind = chat ? ANSWER_CHAT : ANSWER_COMPLETION;
+            send_each(not_done[i].name, not_done[i].asking, kind, true);
+            send_each(not_done[i].name, not_done[i].neutral, kind, false);
+            send_each(not_done[i].name, "null", kind, false);
+        }
     }
 }
 END_TEST
@@ -243,7 +379,6 @@ START_TEST(only_completions)
         {"\"logprobs\":1e9", STATUS_INVALID, "logprobs"},
         {"\"logprobs\":true", STATUS_INVALID, "logprobs"},
         {"\"echo\":1", STATUS_INVALID, "echo"},
-        {"\"suffix\":\"x\"", STATUS_UNSUPPORTED, "suffix"},
         {"\"best_of\":4,\"n\":2,\"stream\":true", STATUS_INVALID, "best_of"},
         {"\"echo\":true,\"logprobs\":1", STATUS_UNSUPPORTED, "logprobs"},
         {"\"parse_special\":1", STATUS_INVALID, "parse_special"},
@@ -437,7 +572,15 @@ START_TEST(seeds_are_exact)
                  {"9223372036854775808", 9223372036854775808u},
                  {"-1", UINT64_MAX},
                  {"-9223372036854775808", 9223372036854775808u},
-                 {"0", 0}};
+                 {"0", 0},
+                 {"42.0", 42},
+                 {"1e1", 10},
+                 {"1.5E+1", 15},
+                 {"-12000.000e-3", (uint64_t)-12},
+                 {"-0.0", 0},
+                 {"0e99", 0},
+                 {"18446744073709551615.00", UINT64_MAX},
+                 {"1844674407370955161500e-2", UINT64_MAX}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct request request;
         struct error error = {0};
@@ -493,7 +636,7 @@ START_TEST(prompt_forms)
         "[]",          "[[]]",    "[\"a\",5]", "[5,\"a\"]",    "[1.5]",
         "[-1]",        "[true]",  "[null]",    "null",         "{}",
         "5",           "true",    "[[1],[]]",  "[[1],\"a\"]",  "[268]",
-        "[[1],[268]]", "[[[1]]]", "[1e1]",     "[4294967296]", "[[1],2]",
+        "[[1],[268]]", "[[[1]]]", "[1e3]",     "[4294967296]", "[[1],2]",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         expect_prompt(bad[i], STATUS_INVALID, "prompt");
@@ -717,7 +860,7 @@ int main(void)
     tcase_set_timeout(tests, 20);
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, refused_by_both);
-    tcase_add_test(tests, not_done_by_both);
+    tcase_add_test(tests, not_done_is_refused_by_name);
     tcase_add_test(tests, accepted_by_both);
     tcase_add_test(tests, only_completions);
     tcase_add_test(tests, only_chat);

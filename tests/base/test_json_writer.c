@@ -25,6 +25,8 @@ START_TEST(strings)
            "\xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd\"");
     WRITES(json_write_string, "", "\"\"");
     WRITES(json_write_string, "a\0b", "\"a\\u0000b\"");
+    WRITES(json_write_string, "a\xc2\x85\xe2\x80\xa8 \xe2\x80\xa9\xe2\x80\xaa",
+           "\"a\\u0085\\u2028 \\u2029\xe2\x80\xaa\""); /* line ends of Unicode */
     WRITES(json_write_escaped, "", "");
     WRITES(json_write_escaped, "\"plain", "\\\"plain");
 }

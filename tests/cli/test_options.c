@@ -48,15 +48,44 @@ START_TEST(test_defaults)
 {
     ck_assert_int_eq(parse("serve", "-m", "a.gguf", NULL), STATUS_OK);
     ck_assert_int_eq(options.command, COMMAND_SERVE);
-    ck_assert_str_eq(options.model_path, "a.gguf");
-    ck_assert_str_eq(options.host, "127.0.0.1");
-    ck_assert_uint_eq(options.port, 8080);
-    ck_assert_uint_eq(options.page_size, 16);
-    ck_assert_uint_eq(options.max_seqs, 128);
-    ck_assert_uint_eq(options.max_queue, 1024);
-    ck_assert_uint_eq(options.drain_seconds, 30);
-    ck_assert(options.prefix_cache);
-    ck_assert_uint_eq(options.memory_bytes, 0);
+    ck_assert_str_eq(options.settings.model_path, "a.gguf");
+    ck_assert_str_eq(options.serve.http.host, "127.0.0.1");
+    ck_assert_uint_eq(options.serve.http.port, 8080);
+    ck_assert_uint_eq(options.settings.page_size, 16);
+    ck_assert_uint_eq(options.settings.max_seqs, 128);
+    ck_assert_uint_eq(options.settings.max_queue, 1024);
+    ck_assert_uint_eq(options.serve.drain_seconds, 30);
+    ck_assert(options.settings.prefix_cache);
+    ck_assert_uint_eq(options.settings.memory_bytes, 0);
+    ck_assert_int_eq(options.log_level, LOG_INFO);
+    ck_assert_uint_eq(options.settings.swap_bytes, 0);
+    ck_assert(options.settings.serves);
+    ck_assert_int_eq(parse("serve", "-m", "a.gguf", "--swap-dir", "d", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.settings.swap_bytes, 4ull << 30);
+    ck_assert_uint_eq(options_default("swap-bytes"), 4ull << 30);
+    ck_assert_uint_eq(options_default("max-seqs"), 128);
+}
+END_TEST
+
+/* Some names have a row, and so a default, for each command. */
+START_TEST(test_defaults_of_the_others)
+{
+    ck_assert_int_eq(parse("perplexity", "-m", "m", "text", NULL), STATUS_OK);
+    ck_assert_int_eq(options.log_level, LOG_WARN);
+    ck_assert_uint_eq(options.perplexity.window, 512);
+    ck_assert_uint_eq(options.plan.shape.window, 0);
+    ck_assert_int_eq(parse("plan", "m", NULL), STATUS_OK);
+    ck_assert_int_eq(options.log_level, LOG_WARN);
+    ck_assert(options.settings.prefix_cache && options.settings.serves);
+    ck_assert_uint_eq(options.settings.max_queue_tokens, 1 << 20); /* no option of this command */
+    ck_assert_int_eq(parse("run", "-m", "m", "x", NULL), STATUS_OK);
+    ck_assert(!options.settings.serves);
+    ck_assert_uint_eq(options.run.max_tokens, 128);
+    ck_assert_int_eq(parse("bench", "-m", "m", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.bench.prompt, 512);
+    ck_assert_uint_eq(options.bench.batch, 32);
+    ck_assert_int_eq(parse("prove", "-m", "m", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.prove.tokens, 200);
 }
 END_TEST
 
@@ -69,37 +98,37 @@ START_TEST(test_every_serve_option)
                            "--served-model-name=b", "--api-key-file", "k", "--kernels", "scalar",
                            "--kv-type=q8_0", "--swap-dir", "d", "--swap-bytes=3MiB", NULL),
                      STATUS_OK);
-    ck_assert_str_eq(options.kv_type, "q8_0");
-    ck_assert_str_eq(options.swap_dir, "d");
-    ck_assert_uint_eq(options.swap_bytes, 3u << 20);
-    ck_assert_uint_eq(options.port, 0);
-    ck_assert_uint_eq(options.threads, 3);
-    ck_assert_uint_eq(options.memory_bytes, 512u << 20);
-    ck_assert_uint_eq(options.context, 2048);
-    ck_assert_uint_eq(options.page_size, 32);
-    ck_assert_uint_eq(options.max_batch_tokens, 1);
-    ck_assert_uint_eq(options.max_seqs, 7);
-    ck_assert_uint_eq(options.max_queue, 9);
-    ck_assert_uint_eq(options.max_connections, 50);
-    ck_assert_uint_eq(options.served_model_name_count, 2);
-    ck_assert_str_eq(options.served_model_names[1], "b");
-    ck_assert_str_eq(options.kernels, "scalar");
+    ck_assert_str_eq(options.settings.kv_type, "q8_0");
+    ck_assert_str_eq(options.settings.swap_dir, "d");
+    ck_assert_uint_eq(options.settings.swap_bytes, 3u << 20);
+    ck_assert_uint_eq(options.serve.http.port, 0);
+    ck_assert_uint_eq(options.settings.threads, 3);
+    ck_assert_uint_eq(options.settings.memory_bytes, 512u << 20);
+    ck_assert_uint_eq(options.settings.context, 2048);
+    ck_assert_uint_eq(options.settings.page_size, 32);
+    ck_assert_uint_eq(options.settings.max_batch_tokens, 1);
+    ck_assert_uint_eq(options.settings.max_seqs, 7);
+    ck_assert_uint_eq(options.settings.max_queue, 9);
+    ck_assert_uint_eq(options.settings.max_connections, 50);
+    ck_assert_uint_eq(options.settings.served_model_name_count, 2);
+    ck_assert_str_eq(options.settings.served_model_names[1], "b");
+    ck_assert_str_eq(options.settings.kernels, "scalar");
     ck_assert_int_eq(parse("serve", "m", "--backend", "openblas", "--drain-seconds=0",
                            "--log-format=json", "--log-level", "debug", "--no-prefix-cache",
                            "--cors-origin", "https://a.example", "--allowed-host=a.example",
                            "--chat-template", "t", NULL),
                      STATUS_OK);
-    ck_assert_str_eq(options.model_path, "m");
-    ck_assert_str_eq(options.backend, "openblas");
-    ck_assert_uint_eq(options.drain_seconds, 0);
-    ck_assert_int_eq(options.log_format, LOG_JSON);
+    ck_assert_str_eq(options.settings.model_path, "m");
+    ck_assert_str_eq(options.settings.backend, "openblas");
+    ck_assert_uint_eq(options.serve.drain_seconds, 0);
+    ck_assert_int_eq(options.settings.log_format, LOG_JSON);
     ck_assert_int_eq(options.log_level, LOG_DEBUG);
-    ck_assert(!options.prefix_cache);
-    ck_assert_uint_eq(options.cors_origin_count, 1);
-    ck_assert_str_eq(options.allowed_hosts[0], "a.example");
-    ck_assert_str_eq(options.chat_template_file, "t");
+    ck_assert(!options.settings.prefix_cache);
+    ck_assert_uint_eq(options.serve.http.cors_origin_count, 1);
+    ck_assert_str_eq(options.serve.http.allowed_hosts[0], "a.example");
+    ck_assert_str_eq(options.settings.chat_template_file, "t");
     ck_assert_int_eq(parse("serve", "m", "--chat-template-file=u", NULL), STATUS_OK); /* the same */
-    ck_assert_str_eq(options.chat_template_file, "u");
+    ck_assert_str_eq(options.settings.chat_template_file, "u");
     REFUSED("given twice", "serve", "-m", "m", "--chat-template", "a", "--chat-template-file", "b");
 }
 END_TEST
@@ -109,18 +138,18 @@ START_TEST(test_run_and_the_others)
     ck_assert_int_eq(parse("run", "-m", "m", "-n", "5", "--temperature", "0.5",
                            "--seed=18446744073709551615", "--chat", "hello there", NULL),
                      STATUS_OK);
-    ck_assert_str_eq(options.prompt, "hello there");
-    ck_assert_uint_eq(options.run_max_tokens, 5);
-    ck_assert(options.run_temperature == 0.5f);
-    ck_assert(options.run_seed == UINT64_MAX);
-    ck_assert(options.run_chat);
+    ck_assert_str_eq(options.run.prompt, "hello there");
+    ck_assert_uint_eq(options.run.max_tokens, 5);
+    ck_assert(options.run.temperature == 0.5f);
+    ck_assert(options.run.seed == UINT64_MAX);
+    ck_assert(options.run.chat);
     ck_assert_int_eq(parse("run", "-m", "m", "--", "--not-an-option", NULL), STATUS_OK);
-    ck_assert_str_eq(options.prompt, "--not-an-option");
+    ck_assert_str_eq(options.run.prompt, "--not-an-option");
     ck_assert_int_eq(parse("inspect", "--json", "m", NULL), STATUS_OK);
     ck_assert(options.json);
-    ck_assert_str_eq(options.model_path, "m");
+    ck_assert_str_eq(options.settings.model_path, "m");
     ck_assert_int_eq(parse("healthcheck", "--port", "9", NULL), STATUS_OK);
-    ck_assert_uint_eq(options.port, 9);
+    ck_assert_uint_eq(options.serve.http.port, 9);
     ck_assert_int_eq(parse("--version", NULL), STATUS_OK);
     ck_assert_int_eq(options.command, COMMAND_VERSION);
     ck_assert_int_eq(parse(NULL), STATUS_OK);
@@ -136,30 +165,30 @@ END_TEST
 START_TEST(test_plan)
 {
     ck_assert_int_eq(parse("plan", "m", "--users", "16", "--kv-type", "q8_0", NULL), STATUS_OK);
-    ck_assert_str_eq(options.model_path, "m");
-    ck_assert_uint_eq(options.plan_users, 16);
-    ck_assert_str_eq(options.kv_type, "q8_0");
-    ck_assert_uint_eq(options.max_seqs, 128);
-    ck_assert(!options.max_seqs_given && options.plan_measure);
+    ck_assert_str_eq(options.settings.model_path, "m");
+    ck_assert_uint_eq(options.plan.users, 16);
+    ck_assert_str_eq(options.settings.kv_type, "q8_0");
+    ck_assert_uint_eq(options.settings.max_seqs, 128);
+    ck_assert(!options.plan.max_seqs_given && options.plan.measure);
     ck_assert_int_eq(parse("plan", "-m", "m", "--users", "200", "--no-measure", NULL), STATUS_OK);
-    ck_assert_uint_eq(options.max_seqs, 200); /* a server for them */
-    ck_assert(!options.plan_measure);
+    ck_assert_uint_eq(options.settings.max_seqs, 200); /* a server for them */
+    ck_assert(!options.plan.measure);
     REFUSED("contradict", "plan", "m", "--users", "200", "--max-seqs", "100");
     ck_assert_int_eq(parse("plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128",
                            "--context", "8192", "--weights", "4.5GiB", NULL),
                      STATUS_OK);
-    ck_assert_ptr_null(options.model_path);
-    ck_assert_uint_eq(options.shape_heads, 8);
-    ck_assert_uint_eq(options.shape_vocabulary, 131072);
-    ck_assert_uint_eq(options.shape_weights_bytes, 9ull << 29);
-    ck_assert_str_eq(options.shape_weight_type, "q4_k");
+    ck_assert_ptr_null(options.settings.model_path);
+    ck_assert_uint_eq(options.plan.shape.heads, 8);
+    ck_assert_uint_eq(options.plan.shape.vocabulary, 131072);
+    ck_assert_uint_eq(options.plan.shape.weights_bytes, 9ull << 29);
+    ck_assert_str_eq(options.plan.shape.weight_type, "q4_k");
     setenv("QUIRE_MODEL", "from-environment", 1);
     ck_assert_int_eq(parse("plan", "--layers", "32", "--kv-heads", "8", "--head-dim", "128",
                            "--context", "8192", NULL),
                      STATUS_OK);
-    ck_assert_ptr_null(options.model_path);
+    ck_assert_ptr_null(options.settings.model_path);
     ck_assert_int_eq(parse("plan", NULL), STATUS_OK);
-    ck_assert_str_eq(options.model_path, "from-environment");
+    ck_assert_str_eq(options.settings.model_path, "from-environment");
     unsetenv("QUIRE_MODEL");
     REFUSED("--layers", "plan", "-m", "m", "--layers", "32");
     REFUSED("--head-dim", "plan", "--layers", "32", "--kv-heads", "8");
@@ -177,19 +206,19 @@ START_TEST(test_environment)
     setenv("QUIRE_SERVED_MODEL_NAME", "x,y", 1);
     setenv("QUIRE_KERNELS", "", 1); /* empty: as if absent */
     ck_assert_int_eq(parse("serve", NULL), STATUS_OK);
-    ck_assert_str_eq(options.model_path, "from-environment");
-    ck_assert_uint_eq(options.memory_bytes, 1u << 30);
-    ck_assert_uint_eq(options.max_seqs, 5);
-    ck_assert(!options.prefix_cache);
-    ck_assert_uint_eq(options.served_model_name_count, 2);
-    ck_assert_str_eq(options.kernels, "auto");
+    ck_assert_str_eq(options.settings.model_path, "from-environment");
+    ck_assert_uint_eq(options.settings.memory_bytes, 1u << 30);
+    ck_assert_uint_eq(options.settings.max_seqs, 5);
+    ck_assert(!options.settings.prefix_cache);
+    ck_assert_uint_eq(options.settings.served_model_name_count, 2);
+    ck_assert_str_eq(options.settings.kernels, "auto");
     /* the command line wins, also over lists */
     ck_assert_int_eq(parse("serve", "other", "--memory", "2GiB", "--served-model-name", "z", NULL),
                      STATUS_OK);
-    ck_assert_str_eq(options.model_path, "other");
-    ck_assert_uint_eq(options.memory_bytes, 2ull << 30);
-    ck_assert_uint_eq(options.served_model_name_count, 1);
-    ck_assert_str_eq(options.served_model_names[0], "z");
+    ck_assert_str_eq(options.settings.model_path, "other");
+    ck_assert_uint_eq(options.settings.memory_bytes, 2ull << 30);
+    ck_assert_uint_eq(options.settings.served_model_name_count, 1);
+    ck_assert_str_eq(options.settings.served_model_names[0], "z");
     /* variables of serve do not trouble the other commands */
     setenv("QUIRE_MAX_SEQS", "many", 1);
     ck_assert_int_eq(parse("healthcheck", NULL), STATUS_OK);
@@ -284,6 +313,7 @@ int main(void)
     TCase *tests = tcase_create("options");
     tcase_add_checked_fixture(tests, clean_environment, NULL);
     tcase_add_test(tests, test_defaults);
+    tcase_add_test(tests, test_defaults_of_the_others);
     tcase_add_test(tests, test_every_serve_option);
     tcase_add_test(tests, test_run_and_the_others);
     tcase_add_test(tests, test_plan);

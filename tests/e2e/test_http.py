@@ -190,10 +190,11 @@ def test_methods_and_paths(tiny):
         assert status == 204 and headers["allow"] and "access-control-allow-origin" not in headers
 
 
-def options(server, target, origin=b"https://a.example"):
+def options(server, target, origin=b"https://a.example", asked=None):
+    asked = b"Access-Control-Request-Headers: " + asked + b"\r\n" if asked else b""
     with Raw(server) as raw:
         raw.send(b"OPTIONS " + target + b" HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin
-                 + b"\r\nAccess-Control-Request-Method: POST\r\n\r\n")
+                 + b"\r\nAccess-Control-Request-Method: POST\r\n" + asked + b"\r\n")
         return raw.head()
 
 
@@ -273,7 +274,10 @@ def test_too_large(tiny):
     ("application/json", 200), ("Application/JSON; charset=UTF-8", 200), ('application/json; charset="utf-8"', 200),
     (None, 200), ("multipart/form-data; boundary=\"", 415), ("multipart/form-data; boundary=a\tb", 415),
     ("application/x-www-form-urlencoded", 415), ("text/plain", 415), ("application/json; charset=utf-16", 415),
-    ("application/jsonx", 415), ("", 415)])
+    ("application/jsonx", 415), ("", 415), ("application/json;charset=utf8", 200), ("application/json;CharSet=US-ASCII", 200),
+    ("application/json; charset=utf-8x", 415), ("application/json; charset=", 415), ("application/json; charset=latin1", 415),
+    ("application/json; charset=utf-8; profile=x", 200), ("application/json; x=charset; charset=utf-16", 415),
+    ("application/json; charset=\"utf-8\"; q=1", 200), ("application/json;", 200)])
 def test_content_types(tiny, type_, status):
     """B62"""
     headers = {} if type_ is None else {"Content-Type": type_}
@@ -284,6 +288,7 @@ def test_content_types(tiny, type_, status):
         assert tiny.request("POST", COMPLETIONS, BODY, {"Origin": "https://a.example"}).status == 415
     encoded = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     assert tiny.request("POST", COMPLETIONS, BODY, encoded).status == 415
+    assert tiny.request("POST", COMPLETIONS, BODY, {**encoded, "Content-Encoding": "Identity"}).status == 200
 
 
 @pytest.mark.sanitizer
@@ -345,29 +350,48 @@ def test_keys(keyed):
     assert "sk-second" not in keyed.log
 
 
+# What the openai package sends from a browser.
+OPENAI_HEADERS = (b"authorization,content-type,openai-organization,openai-project,x-stainless-arch,x-stainless-lang,"
+                  b"x-stainless-os,x-stainless-package-version,x-stainless-retry-count,x-stainless-runtime,"
+                  b"x-stainless-runtime-version,x-stainless-timeout")
+
+
 @pytest.mark.sanitizer
 def test_origins(keyed):
-    """Preflight needs no key; only listed origins are answered."""
+    """Preflight needs no key; only listed origins are answered, and those may send what they ask for."""
     status, headers = options(keyed, b"/v1/chat/completions", b"https://app.example")
     assert status == 204
     assert headers["access-control-allow-origin"] == "https://app.example"
     assert "POST" in headers["access-control-allow-methods"]
     assert "Authorization" in headers["access-control-allow-headers"]
-    assert "access-control-allow-origin" not in options(keyed, b"/v1/chat/completions", b"https://evil.example")[1]
+    asked = options(keyed, b"/v1/models", b"https://app.example", OPENAI_HEADERS)[1]
+    assert asked["access-control-allow-headers"] == OPENAI_HEADERS.decode()
+    many = options(keyed, b"/v1/models", b"https://app.example", b"x-" + b"y" * 15_000)
+    assert many[0] == 204 and "x-y" not in many[1]["access-control-allow-headers"]
+    for evil in b"https://evil.example", b"https://app.example.evil", b"null", b"https://app.example," + b"x" * 15_000:
+        status, headers = options(keyed, b"/v1/chat/completions", evil, OPENAI_HEADERS)
+        assert status == 204 and not [name for name in headers if name.startswith("access-control")]
     answer = keyed.request("GET", "/health", headers={"Origin": "https://app.example"})
     assert answer.headers["Access-Control-Allow-Origin"] == "https://app.example"
     assert answer.headers["Vary"] == "Origin"
+    status, headers = options(keyed, b"/nothing")  # as any other method there
+    assert status == 404
 
 
 @pytest.mark.sanitizer
-def test_host_names(keyed):
-    """A page whose name was rebound to 127.0.0.1 still says its own name."""
-    for host, status in ((b"localhost", 200), (b"localhost:80", 200), (b"127.0.0.1", 200), (b"[::1]:8080", 200),
-                         (b"127.1.2.3", 200), (b"QUIRE.example", 200), (b"quire.example.", 200), (b"evil.example", 403),
-                         (b"localhost.evil.example", 403), (b"localhost:evil", 403), (b"", 403), (b"10.0.0.1", 403),
-                         (b"a" * 200, 403)):
-        answer = ask(keyed, b"GET /health HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
-        assert answer[0] == status, host
+@pytest.mark.parametrize("host,status", [
+    ("localhost", 200), ("localhost:80", 200), ("LOCALHOST", 200), ("app.localhost:8080", 200), ("localhost.", 200),
+    ("127.0.0.1", 200), ("127.1.2.3", 200), ("10.0.0.1:8080", 200), ("192.168.1.7", 200), ("[::1]:8080", 200),
+    ("[fe80::1]", 200), ("host.docker.internal:8080", 200), ("host.containers.internal", 200), ("QUIRE.example", 200),
+    ("quire.example.", 200), ("evil.example", 403), ("localhost.evil.example", 403), ("notlocalhost", 403),
+    (".localhost", 403), ("evil-host.docker.internal", 403), ("docker.internal", 403), ("10.0.0.1.evil.example", 403),
+    ("[::1].evil.example", 403), ("[::1", 403), ("[]", 403), ("1", 403), ("localhost:evil", 403), ("", 403), ("a" * 200, 403)])
+def test_host_names(keyed, host, status):
+    """A page whose name was rebound to 127.0.0.1 still says its own name. Addresses cannot be rebound; probes and
+    scrapers say what they like."""
+    for path, expected in (("/version", status), ("/v1/models", 403 if status == 403 else 401), ("/health", 200),
+                           ("/ready", 200), ("/metrics", 200)):
+        assert ask(keyed, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())[0] == expected, path
 
 
 # streams on the wire
@@ -548,7 +572,9 @@ def test_connection_limit():
             raw.send(HEAD + b"Content-Length: 50\r\n\r\n{")
         harness.wait_until(lambda: server.connections() == 8, 5, "eight busy ones")
         time.sleep(0.3)  # until their heads are read
-        status, headers, body = ask(server, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for path in b"health", b"ready", b"metrics":  # a probe must not fail because all are busy
+            assert ask(server, b"GET /" + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+        status, headers, body = ask(server, b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (status, json.loads(body)["error"]["code"]) == (503, "too_many_connections")
         assert headers["retry-after"] and headers["connection"].lower() == "close"
         for raw in many:

@@ -327,4 +327,4 @@ def test_failures_say_why():
 
 def test_numbers_win_over_a_model_in_the_environment():
     done = run_quire("plan", "--no-measure", *numbers(32, 8, 128), "--context", 64, environment={"QUIRE_MODEL": "x.gguf"})
-    assert b"A model of numbers" in done.stdout
+    assert b"A synthetic model" in done.stdout

@@ -31,6 +31,7 @@ ANSWERS = {
     "fault": ["a", "b", "c", "!nan"],
     "fault at once": ["!nan"],
     "markers": ["a", "#1", "b"],
+    "lines": ["a", *(rf"\x{b:02x}" for b in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e".encode()), "b"],
     "quotes": ['"', "\\\\", r"\x01", r"\n", "/", r"\x7f", r"\t"],
 }
 
@@ -137,6 +138,16 @@ def test_a_stop_ends_the_work_too(slow):
     slow.complete({"prompt": "opqr", "stop": ["O"], "max_tokens": 100, "temperature": 0})
     slow.wait_idle()
     assert slow.metrics()("vllm:generation_tokens_total") - before <= 4, "of nine"
+
+
+@pytest.mark.sanitizer
+def test_no_line_ends_within_events(scripted):
+    """A client that splits the stream where Unicode ends a line (Python's splitlines) sees whole events."""
+    lines = scripted.post({"prompt": "lines", "stream": True, "max_tokens": 99}).body.decode().splitlines()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert all(line == "" or line.startswith("data: ") for line in lines)
+    assert "".join(e["choices"][0]["text"] for e in events) == "a\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1eb"
+
 
 
 def test_what_comes_out_is_json(scripted):

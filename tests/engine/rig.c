@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "engine/engine_metrics.h"
+#include "engine/scheduler/scheduler_check.h"
 #include "engine/scheduler/scheduler_private.h"
 
 #include <stdarg.h>
@@ -266,10 +267,10 @@ static void sample(struct rig *rig, struct schedule_sample *sample)
         .logits = rig->logits,
         .vocabulary = RIG_VOCABULARY,
         .params = &completion->sampling,
-        .tokens = sequence_history(sequence),
+        .tokens = sequence->record->history,
         .token_count = sequence->token_count,
         .prompt_count = completion->prompt_count,
-        .choice = sequence->choice,
+        .choice = sequence->index,
         .top_logprobs = completion->top_logprobs,
         .want_logprob = completion->want_logprobs,
         .banned = completion->ignore_eos ? &end_token : NULL,
@@ -300,10 +301,10 @@ static void write_plan(struct rig *rig, const struct schedule *schedule)
     rig->plan[0] = '\0';
     for (uint32_t i = 0; i < schedule->batch.sequence_count; i++) {
         const struct batch_sequence *rows = &schedule->batch.sequences[i];
-        const struct sequence *sequence = rig->scheduler->entries[i].sequence;
+        const struct sequence *sequence = rig->scheduler->step.sequences[i];
         char name = name_of(rig, sequence->completion);
-        if (sequence->choice)
-            add_to_plan(rig, "%c.%u:%u+%u", name, sequence->choice, rows->first_position,
+        if (sequence->index)
+            add_to_plan(rig, "%c.%u:%u+%u", name, sequence->index, rows->first_position,
                         rows->row_count);
         else
             add_to_plan(rig, "%c:%u+%u", name, rows->first_position, rows->row_count);
@@ -318,7 +319,7 @@ static void check_moves(struct rig *rig, const struct schedule *schedule, uint64
 {
     CHECK(schedule->batch.sequence_count == 0 && schedule->batch.logits_row_count == 0);
     CHECK(schedule->copy_count == 0 && schedule->sample_count == 0);
-    CHECK(scheduler_is_moving(rig->scheduler));
+    CHECK(swap_is_moving(&rig->scheduler->swap));
     CHECK(moved_bytes <= page_swap_step_pages(rig->swap) * rig->backend->page_bytes);
     CHECK(++rig->moves_in_a_row <= 2 * rig->options.page_count + 2);
     rig->moves++;
@@ -334,13 +335,13 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
     rig->now_ns += 1000000;
     scheduler_sweep(rig->scheduler, rig->now_ns);
     check(rig);
-    scheduler_settle(rig->scheduler);
+    scheduler_notify(rig->scheduler);
     if (!scheduler_has_work(rig->scheduler))
         return "";
     uint64_t moved_before = moved_bytes(rig);
     const struct schedule *schedule = scheduler_next(rig->scheduler, prompt_row_limit, rig->now_ns);
-    CHECK(schedule->batch.row_count == schedule->decode_row_count + schedule->prompt_row_count);
-    CHECK(schedule->prompt_row_count <= prompt_row_limit);
+    CHECK(schedule->batch.row_count == schedule->decode_token_count + schedule->prompt_token_count);
+    CHECK(schedule->prompt_token_count <= prompt_row_limit);
     check(rig);
     if (schedule->batch.row_count == 0) {
         check_moves(rig, schedule, moved_bytes(rig) - moved_before);
@@ -357,7 +358,7 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
         sample(rig, &schedule->samples[i]);
     scheduler_commit(rig->scheduler, rig->now_ns);
     check(rig);
-    scheduler_settle(rig->scheduler);
+    scheduler_notify(rig->scheduler);
     return rig->plan;
 }
 
@@ -372,25 +373,25 @@ const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
 
 void rig_preempt(struct rig *rig, unsigned index)
 {
-    CHECK(index < rig->scheduler->running_count);
-    struct sequence *sequence = rig->scheduler->order[index];
-    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
+    CHECK(index < rig->scheduler->slots.count);
+    struct sequence *sequence = rig->scheduler->slots.order[index];
+    if (sequence->state == SEQUENCE_PENDING_FORK || sequence->state == SEQUENCE_SWAPPING_OUT)
         return;
-    sequence->completion->choices[sequence->choice].forced_preemptions++;
+    sequence->completion->sequences[sequence->index].forced_preemptions++;
     rig->moves_in_a_row = 0; /* what was read may have to be read again */
-    scheduler_send_back(rig->scheduler, sequence);
+    slots_requeue(&rig->scheduler->slots, sequence);
     check(rig);
 }
 
 void rig_give_way(struct rig *rig, unsigned index)
 {
-    CHECK(index < rig->scheduler->running_count);
-    struct sequence *sequence = rig->scheduler->order[index];
-    if (sequence->state == SEQUENCE_FOLLOWING || sequence->state == SEQUENCE_LEAVING)
+    CHECK(index < rig->scheduler->slots.count);
+    struct sequence *sequence = rig->scheduler->slots.order[index];
+    if (sequence->state == SEQUENCE_PENDING_FORK || sequence->state == SEQUENCE_SWAPPING_OUT)
         return;
-    sequence->completion->choices[sequence->choice].forced_preemptions++;
+    sequence->completion->sequences[sequence->index].forced_preemptions++;
     rig->moves_in_a_row = 0; /* what was read may have to be read again */
-    scheduler_give_way(rig->scheduler, sequence);
+    swap_preempt(&rig->scheduler->swap, sequence);
     check(rig);
 }
 

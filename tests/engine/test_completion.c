@@ -77,7 +77,7 @@ START_TEST(tokens_rise_in_order_to_the_reader)
     ck_assert_uint_eq(count, 2);
     ck_assert_uint_eq(top[0].token, 22);
     ck_assert(top[1].logprob == -2.0f);
-    ck_assert_mem_eq(c->choices[1].history, ((uint32_t[]){10, 11, 12, 13, 14, 20, 21, 22}), 32);
+    ck_assert_mem_eq(c->sequences[1].history, ((uint32_t[]){10, 11, 12, 13, 14, 20, 21, 22}), 32);
     ck_assert(!completion_done(c));
     completion_finish(c, 1, FINISH_LENGTH);
     ck_assert_int_eq(completion_reason(c, 1), FINISH_LENGTH);
@@ -99,7 +99,7 @@ START_TEST(what_the_caller_gave_is_copied)
                                    .sampling = {.logit_bias = &bias, .logit_bias_count = 1}};
     struct completion *c = create(&spec);
     tokens[0] = bias.token = 99;
-    ck_assert_uint_eq(c->choices[1].history[0], 1);
+    ck_assert_uint_eq(c->sequences[1].history[0], 1);
     ck_assert_uint_eq(c->sampling.logit_bias[0].token, 3);
     uint32_t count = 9;
     push(c, 0, 5);
@@ -168,13 +168,13 @@ START_TEST(cancelling_raises_the_engines_epoch_while_it_holds)
     completion_cancel_choice(c, 1); /* before submit: seen when it comes in */
     ck_assert_uint_eq(epoch, 0);
     completion_attach(c, &epoch);
-    ck_assert(!completion_choice_cancelled(c, 0));
-    ck_assert(completion_choice_cancelled(c, 1));
+    ck_assert(!completion_is_cancelled(c, 0));
+    ck_assert(completion_is_cancelled(c, 1));
     completion_cancel_choice(c, 2);
     ck_assert_uint_eq(epoch, 1);
     completion_release(c); /* not done: the reader's leaving cancels all */
     ck_assert_uint_eq(epoch, 2);
-    ck_assert(completion_choice_cancelled(c, 0));
+    ck_assert(completion_is_cancelled(c, 0));
     completion_detach(c);
 }
 END_TEST

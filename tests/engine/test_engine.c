@@ -176,7 +176,7 @@ START_TEST(cancelling_takes_effect_within_one_step)
     scripted_backend_pass(backend); /* the first token is there, the prompt begins: 1 + 15 rows */
     scripted_backend_pass(backend);
     const struct engine_metrics *metrics = engine_metrics(engine);
-    ck_assert_uint_eq(completion_generated(cd, 0), 2);
+    ck_assert_uint_eq(completion_output_count(cd, 0), 2);
     ck_assert_int_eq(metrics->requests_running, 2);
     ck_assert_int_eq(metrics->requests_waiting, 2);
     int64_t free_before = metrics->pages_free;
@@ -187,8 +187,8 @@ START_TEST(cancelling_takes_effect_within_one_step)
     ck_assert_int_eq(completion_reason(cd, 0), FINISH_CANCELLED);
     ck_assert_int_eq(completion_reason(cp, 0), FINISH_CANCELLED);
     ck_assert_int_eq(completion_reason(cq, 0), FINISH_CANCELLED);
-    ck_assert_uint_eq(completion_generated(cd, 0), 3);
-    ck_assert_uint_eq(completion_generated(cp, 0), 0);
+    ck_assert_uint_eq(completion_output_count(cd, 0), 3);
+    ck_assert_uint_eq(completion_output_count(cp, 0), 0);
     ck_assert_int_eq(metrics->requests_running, 1);
     ck_assert_int_eq(metrics->requests_waiting, 0);
     ck_assert_int_eq(metrics->pages_free, metrics->pages_total - 1);
@@ -215,7 +215,7 @@ START_TEST(what_was_cancelled_before_it_came_in_never_runs)
     ck_assert_int_eq(engine_submit(engine, &c, 1, &error), STATUS_OK);
     wait_done(c);
     ck_assert_int_eq(completion_reason(c, 0), FINISH_CANCELLED);
-    ck_assert_uint_eq(completion_generated(c, 0), 0);
+    ck_assert_uint_eq(completion_output_count(c, 0), 0);
     ck_assert_uint_eq(metric_get(&engine_metrics(engine)->steps), 0);
     completion_release(c);
     finish();
@@ -236,7 +236,7 @@ START_TEST(what_can_never_fit_is_refused_with_the_numbers)
     completion_release(cn);
     wait_done(cf);
     rig_check_answers(cf, &fits, 40);
-    ck_assert_uint_eq(completion_generated(cf, 0), 1);
+    ck_assert_uint_eq(completion_output_count(cf, 0), 1);
     completion_release(cf);
     uint32_t unknown[2] = {1, RIG_VOCABULARY};
     never.tokens = unknown;
@@ -482,7 +482,7 @@ static void *client_main(void *arg)
             break;
         case 1: /* leaves after the first token */
             while (completion_reason(completion, 0) == FINISH_NONE &&
-                   completion_generated(completion, 0) == 0)
+                   completion_output_count(completion, 0) == 0)
                 sched_yield();
             break;
         case 2:

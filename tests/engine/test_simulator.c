@@ -92,7 +92,7 @@ static void check_client(struct client *client, uint32_t max_length, uint64_t no
     bool whole = true;
     for (uint32_t i = 0; i < client->request.choice_count; i++) {
         enum finish_reason reason = completion_reason(completion, i);
-        SURE(completion->choices[i].preemptions <= PREEMPTIONS_MAX);
+        SURE(completion->sequences[i].preemptions <= PREEMPTIONS_MAX);
         if (reason == FINISH_CANCELLED)
             SURE(client->cancelled || client->choice_cancelled[i]);
         if (reason == FINISH_TIMEOUT)
@@ -212,7 +212,7 @@ static void begin(struct simulation *sim, uint64_t seed)
     if (sim->rig->swap) {
         write_fault_odds = dice(2) ? 0 : 2 + dice(40);
         read_fault_odds = dice(2) ? 0 : 2 + dice(40);
-        page_swap_note_row_ns(sim->rig->swap, dice(4) ? 1e15 : 1e-3);
+        page_swap_set_token_ns(sim->rig->swap, dice(4) ? 1e15 : 1e-3);
     }
     sim->inbox = (struct inbox){
         .tenant_count = sim->options.tenant_count,
@@ -284,7 +284,7 @@ static bool is_swapped(const struct client *client)
 {
     bool swapped = false;
     for (uint32_t i = 0; client->completion && i < client->request.choice_count; i++)
-        swapped |= client->completion->choices[i].image.slot_count > 0;
+        swapped |= client->completion->sequences[i].swapped.slot_count > 0;
     return swapped;
 }
 
@@ -320,12 +320,12 @@ static void disturb(struct simulation *sim, unsigned step)
     struct rig *rig = sim->rig;
     if (dice(12) == 0)
         one_cancel(sim);
-    if (dice(30) == 0 && rig->scheduler->running_count > 0) {
-        rig_preempt(rig, dice(rig->scheduler->running_count));
+    if (dice(30) == 0 && rig->scheduler->slots.count > 0) {
+        rig_preempt(rig, dice(rig->scheduler->slots.count));
         sim->progress_step = step;
     }
-    if (rig->swap && dice(15) == 0 && rig->scheduler->running_count > 0) {
-        rig_give_way(rig, dice(rig->scheduler->running_count));
+    if (rig->swap && dice(15) == 0 && rig->scheduler->slots.count > 0) {
+        rig_give_way(rig, dice(rig->scheduler->slots.count));
         sim->progress_step = step;
     }
     if (dice(40) == 0)
@@ -390,13 +390,13 @@ static bool live(struct simulation *sim, unsigned step)
     disturb(sim, step);
     publish(sim);
     scheduler_sweep(rig->scheduler, rig->now_ns + STEP_NS);
-    const struct sequence *first = scheduler->running_count ? scheduler->order[0] : NULL;
+    const struct sequence *first = scheduler->slots.count ? scheduler->slots.order[0] : NULL;
     struct completion *completion = first ? first->completion : NULL;
-    uint32_t choice = first ? first->choice : 0;
-    uint32_t preemptions = first ? completion->choices[choice].preemptions : 0;
+    uint32_t choice = first ? first->index : 0;
+    uint32_t preemptions = first ? completion->sequences[choice].preemptions : 0;
     bool idle = rig_turn(rig, 1 + dice(sim->options.max_batch_tokens + 3))[0] == '\0';
     if (first) /* its reader still holds it */
-        SURE(completion->choices[choice].preemptions == preemptions);
+        SURE(completion->sequences[choice].preemptions == preemptions);
     publish(sim);
     for (unsigned i = 0; i < sim->arrived; i++) {
         struct client *client = &sim->clients[i];
@@ -534,8 +534,8 @@ static void play_event(struct event_rig *e, unsigned event, unsigned number)
         break;
     case EVENT_PREEMPT_FIRST:
     case EVENT_PREEMPT_LAST:
-        if (scheduler->running_count > 0) /* to the swap file, if there is one */
-            rig_give_way(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->running_count - 1);
+        if (scheduler->slots.count > 0) /* to the swap file, if there is one */
+            rig_give_way(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->slots.count - 1);
         break;
     case EVENT_LATE:
         e->rig->now_ns = e->deadline_ns;

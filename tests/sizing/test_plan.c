@@ -13,7 +13,9 @@
 
 static struct workers *workers;
 static struct model_config config;
-static struct options options;
+static struct settings settings;
+static bool max_seqs_given;
+static uint32_t asked_users;
 
 static void setup(void)
 {
@@ -30,18 +32,19 @@ static void setup(void)
                                    .vocabulary = 128256,
                                    .context = 131072,
                                    .tensor_bytes = 4600 * MIB};
-    options = (struct options){.command = COMMAND_PLAN,
-                               .memory_bytes = 24 * GIB,
-                               .threads = 2,
-                               .context = 8192,
-                               .page_size = 16,
-                               .max_seqs = 128,
-                               .max_queue = 1024,
-                               .connections_fitted = true,
-                               .max_connections = 1024,
-                               .kernels = "auto",
-                               .backend = "quantized",
-                               .prefix_cache = true};
+    max_seqs_given = false;
+    settings = (struct settings){.serves = true,
+                                 .memory_bytes = 24 * GIB,
+                                 .threads = 2,
+                                 .context = 8192,
+                                 .page_size = 16,
+                                 .max_seqs = 128,
+                                 .max_queue = 1024,
+                                 .connections_fitted = true,
+                                 .max_connections = 1024,
+                                 .kernels = "auto",
+                                 .backend = "quantized",
+                                 .prefix_cache = true};
 }
 
 static void teardown(void)
@@ -57,7 +60,9 @@ static struct plan_question question(void)
                                             .kernels = kernels,
                                             .workers = workers,
                                             .tokenizer_bytes = 6 * MIB},
-                                  .options = &options};
+                                  .settings = &settings,
+                                  .users = asked_users,
+                                  .max_seqs_given = max_seqs_given};
 }
 
 /* ---- Keys and values ---- */
@@ -187,20 +192,20 @@ START_TEST(test_division)
     struct error error;
     uint64_t before = 0;
     for (uint64_t gib = 6; gib <= 96; gib *= 2) {
-        options.memory_bytes = gib * GIB;
-        ck_assert_int_eq(plan_make(&ask.model, &options, &plan, &error), STATUS_OK);
+        settings.memory_bytes = gib * GIB;
+        ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, &error), STATUS_OK);
         ck_assert_uint_le(sum_of(&plan), gib * GIB);
         ck_assert_uint_eq(plan.account_bytes[BUDGET_KV], plan.backend.page_count * plan.sizes.page);
         ck_assert_uint_eq(plan.account_bytes[BUDGET_WEIGHTS], config.tensor_bytes);
         ck_assert_uint_gt(plan.account_bytes[BUDGET_KV], before);
         before = plan.account_bytes[BUDGET_KV];
         /* Less than two pages are left over, unless the pool is as large as can be used. */
-        uint64_t most = plan_pages(&plan, options.max_seqs, plan.wanted) + 1;
+        uint64_t most = plan_pages(&plan, settings.max_seqs, plan.wanted) + 1;
         ck_assert(plan.backend.page_count == most ||
                   gib * GIB - sum_of(&plan) < 2 * plan.sizes.page);
     }
-    options.memory_bytes = 4 * GIB; /* less than the weights */
-    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, &error), STATUS_INVALID);
+    settings.memory_bytes = 4 * GIB; /* less than the weights */
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, &error), STATUS_INVALID);
     ck_assert_str_eq(error.param, "memory");
     ck_assert_uint_eq(plan.account_bytes[BUDGET_WEIGHTS], config.tensor_bytes);
     ck_assert_uint_eq(plan.account_bytes[BUDGET_KV], 0);
@@ -213,18 +218,18 @@ START_TEST(test_capped)
 {
     struct plan_question ask = question();
     struct plan plan;
-    options.max_seqs = 4;
-    options.memory_bytes = 96 * GIB;
-    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    settings.max_seqs = 4;
+    settings.memory_bytes = 96 * GIB;
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, NULL), STATUS_OK);
     ck_assert(plan.capped);
     ck_assert_uint_eq(plan.total_bytes, 96 * GIB);
     uint64_t sum = sum_of(&plan);
-    options.memory_fitted = true;
-    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    settings.memory_fitted = true;
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, NULL), STATUS_OK);
     ck_assert_uint_eq(sum_of(&plan), sum);
     ck_assert_uint_eq(plan.total_bytes, sum);
-    options.memory_bytes = 8 * GIB;
-    ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+    settings.memory_bytes = 8 * GIB;
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, NULL), STATUS_OK);
     ck_assert(!plan.capped);
     ck_assert_uint_eq(plan.total_bytes, 8 * GIB);
 }
@@ -236,17 +241,17 @@ START_TEST(test_least)
     struct plan plan;
     static const uint32_t users[] = {1, 16, 100};
     for (size_t i = 0; i < sizeof users / sizeof users[0]; i++) {
-        uint64_t least = plan_least_bytes(&ask.model, &options, users[i], 8192);
-        options.memory_bytes = least;
-        ck_assert_int_eq(plan_make(&ask.model, &options, &plan, NULL), STATUS_OK);
+        uint64_t least = plan_least_bytes(&ask.model, &settings, users[i], 8192);
+        settings.memory_bytes = least;
+        ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, NULL), STATUS_OK);
         uint64_t need = plan_pages(&plan, users[i], 8192);
         ck_assert_uint_ge(plan.backend.page_count - 1, need);
-        options.memory_bytes = least - MIB;
-        ck_assert(plan_make(&ask.model, &options, &plan, NULL) != STATUS_OK ||
+        settings.memory_bytes = least - MIB;
+        ck_assert(plan_make(&ask.model, &settings, &plan, NULL) != STATUS_OK ||
                   plan.backend.page_count - 1 < need);
     }
-    ck_assert_uint_eq(plan_least_bytes(&ask.model, &options, 129, 8192), 0); /* --max-seqs */
-    ck_assert_uint_eq(plan_least_bytes(&ask.model, &options, 1, 8193), 0);   /* --context */
+    ck_assert_uint_eq(plan_least_bytes(&ask.model, &settings, 129, 8192), 0); /* --max-seqs */
+    ck_assert_uint_eq(plan_least_bytes(&ask.model, &settings, 1, 8193), 0);   /* --context */
 }
 END_TEST
 
@@ -256,12 +261,12 @@ static struct plan_answer answer;
 
 static void make_answer(uint32_t users)
 {
+    asked_users = users;
     struct plan_question ask = question();
-    options.plan_users = users;
-    if (users > options.max_seqs && !options.max_seqs_given)
-        options.max_seqs = users;
+    if (users > settings.max_seqs && !max_seqs_given)
+        settings.max_seqs = users;
     plan_answer_make(&ask, &answer);
-    options.max_seqs = 128;
+    settings.max_seqs = 128;
 }
 
 START_TEST(test_yes)
@@ -286,7 +291,7 @@ START_TEST(test_as_many_as_fit)
 {
     static const uint64_t memory[] = {7 * GIB, 24 * GIB, 200 * GIB, 2000 * GIB};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
-        options.memory_bytes = memory[i];
+        settings.memory_bytes = memory[i];
         make_answer(0);
         ck_assert(answer.yes && !answer.asked);
         uint32_t fit = answer.users;
@@ -321,14 +326,14 @@ START_TEST(test_no)
     memory += strlen("--memory ");
     ck_assert(bytes_parse(memory, &offered));
     uint32_t tokens = (uint32_t)answer.tokens_fit;
-    options.memory_bytes = offered;
+    settings.memory_bytes = offered;
     make_answer(40);
     ck_assert(answer.yes);
-    options.memory_bytes = 24 * GIB;
-    options.context = tokens;
+    settings.memory_bytes = 24 * GIB;
+    settings.context = tokens;
     make_answer(40);
     ck_assert(answer.yes);
-    options.context = tokens + 16;
+    settings.context = tokens + 16;
     make_answer(40);
     ck_assert(!answer.yes);
 }
@@ -377,7 +382,7 @@ START_TEST(test_absurd_numbers)
     config.head_dim = 512;
     config.embedding = 4096 * 512;
     config.feed_forward = 4 * config.embedding;
-    config.context = options.context = 1u << 24;
+    config.context = settings.context = 1u << 24;
     config.tensor_bytes = (uint64_t)1 << 62;
     make_answer(4096);
     ck_assert(!answer.yes);
@@ -389,7 +394,7 @@ START_TEST(test_absurd_numbers)
     config.embedding = 8;
     config.feed_forward = 8;
     config.vocabulary = 1;
-    config.context = options.context = 1;
+    config.context = settings.context = 1;
     config.tensor_bytes = 0;
     make_answer(0);
     ck_assert(answer.yes);
@@ -400,9 +405,9 @@ END_TEST
 
 START_TEST(test_given_max_seqs_bounds_the_users)
 {
-    options.max_seqs_given = true;
-    options.memory_bytes = 2000 * GIB;
-    options.max_seqs = 10;
+    max_seqs_given = true;
+    settings.memory_bytes = 2000 * GIB;
+    settings.max_seqs = 10;
     make_answer(0);
     ck_assert_uint_eq(answer.users_fit, 10);
 }

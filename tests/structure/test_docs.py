@@ -48,12 +48,27 @@ def help_text(command):
                           env=clean, timeout=10).stdout
 
 
-def test_the_readme_names_every_option_of_serve():
-    options = set(re.findall(r"^\s+(?:-\w,\s*)?--([a-z-]+)", help_text("serve"), re.M)) - {"help"}
-    assert len(options) > 15
+def rows_of_help(command):
+    """{option: (letter, value, default, meaning)} as cli/options.c has them; a flag's default is "off"."""
+    rows = {}
+    for row in re.split(r"\n(?=  (?:-\w,|   ) --)", help_text(command).split("\nEvery option")[0])[1:]:
+        row = re.sub(r"\n\n\S.*", "", row, flags=re.S)                     # the next group's name
+        letter, name, value, text = re.match(r"\s+(?:-(\w), )?--([a-z-]+) ([A-Z]*) *(.*)", row, re.S).groups()
+        meaning, default = re.match(r"(.*?)(?: \(([^()]*)\))?$", " ".join(text.split())).groups()
+        rows[name] = (letter or "", value, default or "" if value else "off", meaning)
+    return rows
+
+
+def test_the_readme_has_the_options_of_serve():
+    """Each row of the table: names, value, default and meaning, word for word."""
     table = read("README.md").split("## Options")[1].split("\n###")[0]
-    readme = set(re.findall(r"^\| (?:`-\w`, )?`--([a-z-]+)", table, re.M))
-    assert readme == options
+    readme = {}
+    for letter, name, value, default, meaning in re.findall(
+            r"^\| (?:`-(\w)`, )?`--([a-z-]+)` ?([A-Z]*) \| (.*?) ?\| (.*) \|$", table, re.M):
+        readme[name] = (letter, value, default, re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", meaning).replace("`", ""))
+    rows = rows_of_help("serve")
+    assert len(rows) > 15
+    assert readme == rows
 
 
 def test_links_lead_somewhere():

@@ -377,6 +377,59 @@ pub fn iterate(state: &State, value: Value) -> Result<Value, Error> {
     Ok(text.chars().map(Value::from).collect())
 }
 
+/// Elements of a list that are copied for one fuel: 24 bytes each, and what a fuel may hold.
+const SLOTS_OF_FUEL: u64 = 10;
+/// Lists up to this long may stay lazy: what minijinja makes of them is as cheap as copying.
+const LAZY_MAX: usize = 1000;
+
+/// A lazy sequence becomes a list, as it is in Python, and is charged for.
+pub fn settled(state: &State, value: Value) -> Result<Value, Error> {
+    let count = match value.kind() {
+        ValueKind::Iterable => value.len(),
+        _ => None,
+    };
+    let Some(count) = count else {
+        return Ok(value);
+    };
+    state.consume_fuel(1 + count as u64 / SLOTS_OF_FUEL)?;
+    Ok(value.try_iter()?.collect())
+}
+
+/// An operand of `+`: sums of sums would be as long as 2 to the number of operations.
+pub fn addend(state: &State, value: Value) -> Result<Value, Error> {
+    if value.len().is_some_and(|count| count > LAZY_MAX) {
+        return settled(state, value);
+    }
+    Ok(value)
+}
+
+/// A list, tuple or dict that a template writes down: as large as it would be if it held nothing twice.
+pub fn weighed(state: &State, value: Value) -> Result<Value, Error> {
+    charge_nodes(state, &value, 0)?;
+    Ok(value)
+}
+
+fn charge_nodes(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
+    if depth > DEPTH_MAX {
+        return Ok(()); // linear from here on, and refused where it would be written
+    }
+    state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 1024)?;
+    match value.kind() {
+        ValueKind::Map => {
+            for key in value.try_iter()? {
+                charge_nodes(state, &value.get_item(&key)?, depth + 1)?;
+            }
+        }
+        ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
+            for item in value.try_iter()? {
+                charge_nodes(state, &item, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
 /// `left % right` where `left` begins with quoted text.
 pub fn percent(state: &State, left: &Value, right: Value) -> Result<Value, Error> {
     let Some(format) = left.as_str() else {
@@ -664,7 +717,7 @@ pub fn indent(state: &State, value: &Value, args: Rest<ValueOrKwargs>) -> Result
 }
 
 /// dict(mapping or pairs, name=value…).
-pub fn dict(value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+pub fn dict(state: &State, value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     match value {
         None => {}
@@ -686,11 +739,11 @@ pub fn dict(value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     for name in options.args() {
         pairs.push((Value::from(name), options.get(name)?));
     }
-    Ok(Value::from_pairs(pairs))
+    weighed(state, Value::from_pairs(pairs))
 }
 
-pub fn namespace(value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    functions::namespace(Some(dict(value, options)?.into()))
+pub fn namespace(state: &State, value: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    functions::namespace(Some(dict(state, value, options)?.into()))
 }
 
 /// What has a length and items by place or key; a text and a dict too, as in Python.

@@ -8,6 +8,11 @@
 //!                                               be iterated, and `1, 2` is a tuple
 //!     A ~ B                                     A and B pass through `_text`: str() as Python has it
 //!     '…' % B                                   becomes `'…' | _printf(B)`
+//!     A + B                                     without quoted text A and B pass through `_addend`: they may be
+//!                                               lists, whose concatenation minijinja does not charge for
+//!     A[1:]                                     A passes through `_settled`: slices of slices are chains
+//!     [A], (A, B), {'a': A}                     pass through `_weighed`, unless they hold only constants: values
+//!                                               that hold one another twice cost their size to compare
 //!     "\U0001F600", "\a", "\v", "\/"           become what Python takes them for
 //!
 //! A tag in which nothing of this occurs, or that cannot be taken apart, is left as it is: the compiler
@@ -150,7 +155,8 @@ fn rewrite_tag(tag: &str) -> String {
         "generation" if inner.trim() == name => Some(" if true ".to_string()),
         "endgeneration" if inner.trim() == name => Some(" endif ".to_string()),
         "for" => rewrite_for(inner),
-        _ if inner.contains(['~', '%', '\\']) => {
+        "set" if inner.contains(',') => rewrite_set(inner),
+        _ if inner.contains(['~', '%', '\\', '+', '[', '(', '{']) => {
             // A statement's name is no operand: `elif a ~ b`.
             let (before, rest) = inner.split_at(inner.find(name).unwrap_or(0) + name.len());
             tokens_of(rest)
@@ -304,6 +310,20 @@ fn rewrite_for(inner: &str) -> Option<String> {
     ))
 }
 
+/// `set TARGETS = VALUE`, whose value may be a tuple without brackets.
+fn rewrite_set(inner: &str) -> Option<String> {
+    let tokens = tokens_of(inner)?;
+    let sign = tokens.iter().position(|token| token.kind == Kind::Sign && token.text == "=")? + 1;
+    let targets: String = tokens[..sign].iter().map(|token| token.text.as_str()).collect();
+    let mut rest = tokens[sign..].iter().peekable();
+    let value = rewrite_level(&mut rest, None)?;
+    if rest.next().is_some() {
+        return None;
+    }
+    let tuple = value.comma && value.names;
+    Some(format!("{targets}{}", if tuple { filtered(&value.text, "_weighed") } else { value.text }))
+}
+
 /// The expression through a filter, the space around it kept: it holds line ends.
 fn filtered(expression: &str, filter: &str) -> String {
     let inner = expression.trim();
@@ -318,14 +338,24 @@ fn filtered(expression: &str, filter: &str) -> String {
 /// None when brackets do not match.
 fn rewrite_expression(tokens: &[Token]) -> Option<String> {
     let mut tokens = tokens.iter().peekable();
-    let out = rewrite_level(&mut tokens, None)?;
-    tokens.next().is_none().then_some(out)
+    let inside = rewrite_level(&mut tokens, None)?;
+    tokens.next().is_none().then_some(inside.text)
+}
+
+/// What stands in a pair of brackets, rewritten.
+#[derive(Default)]
+struct Inside {
+    text: String,
+    comma: bool,
+    colon: bool,
+    names: bool, // anything but constants
 }
 
 /// Operands of one bracket's inside, of rising strength: what `~` joins, what `* / // %` chain.
 #[derive(Default)]
 struct Level {
     out: String,
+    sum: Vec<String>, // terms and the signs between them, in turn
     joined: Vec<String>,
     chain: String,
     percent: bool, // between `chain` and `operand`
@@ -350,41 +380,80 @@ impl Level {
         self.joined.push(std::mem::take(&mut self.chain));
     }
 
-    fn end_all(&mut self) {
+    fn end_term(&mut self) {
         self.end_joined();
         let joined = std::mem::take(&mut self.joined);
         if let [only] = joined.as_slice() {
-            self.out.push_str(only);
+            self.sum.push(only.clone());
             return;
         }
         let texts: Vec<String> = joined.iter().map(|part| filtered(part, "_text")).collect();
-        self.out.push_str(&texts.join("~"));
+        self.sum.push(texts.join("~"));
+    }
+
+    /// Texts are charged for when they are added: one quoted term says that all are texts.
+    fn end_all(&mut self) {
+        self.end_term();
+        let sum = std::mem::take(&mut self.sum);
+        let quoted = |term: &String| term.trim_start().starts_with(['\'', '"']);
+        let lists = !sum.iter().step_by(2).any(quoted);
+        for (i, part) in sum.iter().enumerate() {
+            let beside = |at: usize| sum.get(at).is_some_and(|sign| sign == "+");
+            if lists && i % 2 == 0 && (beside(i + 1) || (i > 0 && beside(i - 1))) {
+                self.out.push_str(&filtered(part, "_addend"));
+            } else {
+                self.out.push_str(part);
+            }
+        }
+    }
+
+    /// A bracket and what is in it, behind the operand so far.
+    fn push_bracket(&mut self, open: &str, inside: &Inside, close: &str, postfix: bool) {
+        let text = format!("{open}{}{close}", inside.text);
+        let operand = self.operand.trim_start().to_string();
+        if postfix && open == "[" && inside.colon {
+            let plain = !operand.starts_with('-') && !operand.contains(['|', '*']);
+            if plain && !operand.is_empty() && !operand.contains(char::is_whitespace) {
+                let blank = self.operand.len() - operand.len();
+                let settled = format!("({})", filtered(&operand, "_settled"));
+                self.operand.replace_range(blank.., &settled);
+            }
+        }
+        let tuple = open == "(" && inside.comma;
+        if !postfix && inside.names && (open != "(" || tuple) {
+            self.operand.push_str(&format!("({})", filtered(&text, "_weighed")));
+        } else {
+            self.operand.push_str(&text);
+        }
     }
 }
 
 /// Up to the bracket that closes this level, which the caller takes.
-fn rewrite_level(tokens: &mut Peekable<Iter<Token>>, close: Option<&str>) -> Option<String> {
+fn rewrite_level(tokens: &mut Peekable<Iter<Token>>, close: Option<&str>) -> Option<Inside> {
     let mut level = Level::default();
+    let mut found = Inside::default();
     let (mut before, mut before_that) = (String::new(), String::new());
     loop {
-        let Some(token) = tokens.peek() else {
+        let text = tokens.peek().map_or("", |token| token.text.as_str());
+        let ends = |token: &&Token| token.kind == Kind::Sign && [")", "]", "}"].contains(&text);
+        if tokens.peek().is_none_or(|token| ends(token)) {
             level.end_all();
-            return close.is_none().then_some(level.out);
-        };
-        let text = token.text.as_str();
-        if token.kind == Kind::Sign && [")", "]", "}"].contains(&text) {
-            level.end_all();
-            return (close == Some(text)).then_some(level.out);
+            found.text = level.out;
+            return (close.unwrap_or("") == text).then_some(found);
         }
         let token = tokens.next()?;
         let mut last = text;
+        found.comma |= token.kind == Kind::Sign && text == ",";
+        found.colon |= token.kind == Kind::Sign && text == ":";
+        found.names |= token.kind == Kind::Word && !is_constant(text);
         match (token.kind, text) {
             (Kind::Space | Kind::Text, _) => level.operand.push_str(text),
             (Kind::Sign, "(" | "[" | "{") => {
                 let end = [")", "]", "}"][["(", "[", "{"].iter().position(|open| *open == text)?];
                 let inside = rewrite_level(tokens, Some(end))?;
                 tokens.next()?;
-                level.operand.push_str(&format!("{text}{inside}{end}"));
+                found.names |= inside.names;
+                level.push_bracket(text, &inside, end, ends_value(&before, &before_that));
                 last = end;
             }
             (Kind::Sign, "~") => level.end_joined(),
@@ -395,6 +464,10 @@ fn rewrite_level(tokens: &mut Peekable<Iter<Token>>, close: Option<&str>) -> Opt
             (Kind::Sign, "*" | "/" | "//") => {
                 level.end_operand();
                 level.chain.push_str(text);
+            }
+            (Kind::Sign, "+" | "-") if ends_operand(token, &before, &before_that) => {
+                level.end_term();
+                level.sum.push(text.to_string());
             }
             _ if ends_operand(token, &before, &before_that) => {
                 level.end_all();
@@ -408,6 +481,17 @@ fn rewrite_level(tokens: &mut Peekable<Iter<Token>>, close: Option<&str>) -> Opt
     }
 }
 
+fn is_constant(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit())
+        || ["true", "false", "none", "True", "False", "None"].contains(&word)
+}
+
+/// Whether what stands before a bracket is what it is applied to, and not the beginning of a new value.
+fn ends_value(before: &str, before_that: &str) -> bool {
+    let value = |c: char| c.is_alphanumeric() || "_)]}'\"".contains(c);
+    before.ends_with(value) && (before_that == "." || !WORDS.contains(&before))
+}
+
 const WORDS: [&str; 6] = ["and", "or", "not", "in", "if", "else"];
 
 /// Whether what follows is an operand of something weaker than `~`. `is`, `|` and `.` bind stronger, and
@@ -417,8 +501,7 @@ fn ends_operand(token: &Token, before: &str, before_that: &str) -> bool {
     match token.text.as_str() {
         text if WORDS.contains(&text) => !after_is && before != "." && before != "|",
         "+" | "-" => {
-            let value = |c: char| c.is_alphanumeric() || "_)]}'\"".contains(c);
-            before.ends_with(value) && !WORDS.contains(&before)
+            ends_value(before, before_that)
         }
         "==" | "!=" | "<" | "<=" | ">" | ">=" | "=" | "," | ":" => true,
         _ => false,

@@ -13,7 +13,7 @@ use std::io;
 use minijinja::filters;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
+use minijinja::{tests, AutoEscape, Environment, Error, ErrorKind, State, Value};
 
 use crate::memory::Context;
 use crate::python;
@@ -170,6 +170,21 @@ fn add_filters(environment: &mut Environment<'static>) {
     environment.add_filter("_iterate", python::iterate);
     environment.add_filter("_text", python::string);
     environment.add_filter("_printf", python::percent);
+    environment.add_filter("_addend", python::addend);
+    environment.add_filter("_settled", python::settled);
+    environment.add_filter("_weighed", python::weighed);
+    // Python's Jinja has neither, and what they make of themselves again is not charged for.
+    environment.remove_filter("chain");
+    environment.remove_filter("zip");
+    for (name, test) in [
+        ("lower", Value::from_function(tests::is_lower)),
+        ("upper", Value::from_function(tests::is_upper)),
+    ] {
+        environment.add_test(name, move |state: &mut State, value: &Value| {
+            state.consume_fuel(value.as_str().map_or(0, str::len) as u64 / 64)?;
+            Ok(test.call(state, &[value.clone()])?.is_true())
+        });
+    }
 }
 
 fn strftime(clock: Clock, format: &str) -> Result<String, Error> {

@@ -93,14 +93,14 @@ static unsigned steps_to_first_token(uint32_t tenant, uint32_t page_count, uint3
     r[50].tenant = tenant;
     c[50] = add(rig, &r[50]);
     unsigned steps = 0;
-    while (completion_generated(c[50], 0) == 0) {
+    while (completion_output_count(c[50], 0) == 0) {
         ck_assert_str_ne(rig_step(rig, 64), "");
         steps++;
     }
     *preemptions = metric_get(&rig->metrics.preemptions);
     rig_run(rig, 20000);
     for (unsigned i = 0; i < 51; i++) {
-        ck_assert_uint_le(c[i]->choices[0].preemptions, PREEMPTIONS_MAX);
+        ck_assert_uint_le(c[i]->sequences[0].preemptions, PREEMPTIONS_MAX);
         done(rig, c[i], &r[i]);
     }
     rig_destroy(rig);
@@ -146,7 +146,7 @@ START_TEST(tokens_are_shared_whatever_the_shape_of_the_work)
         r[i].no_cache = true;
         c[i] = add(rig, &r[i]);
     }
-    const struct tenant *tenants = rig->scheduler->tenants;
+    const struct tenant *tenants = rig->scheduler->queue.tenants;
     unsigned shared_steps = 0;
     while (tenants[1].waiting_count > 0 && tenants[2].waiting_count > 0) {
         rig_step(rig, 48);
@@ -222,7 +222,7 @@ START_TEST(what_is_cached_or_computed_again_is_not_charged)
     a.no_cache = true;
     struct completion *c = add(rig, &a);
     rig_run(rig, 100);
-    ck_assert_uint_ge(c->choices[0].forced_preemptions, 2);
+    ck_assert_uint_ge(c->sequences[0].forced_preemptions, 2);
     ck_assert_uint_gt(metric_get(&rig->metrics.rows_computed), 20 + 11);
     ck_assert_uint_eq(tokens_of(rig, 1), 20 + 11);
     done(rig, c, &a);
@@ -261,10 +261,10 @@ START_TEST(one_of_a_tenant_decodes_beside_many_of_another)
     r[12] = request_of(12, 2, 10);
     r[12].tenant = 2;
     c[12] = add(rig, &r[12]);
-    while (completion_generated(c[12], 0) == 0)
+    while (completion_output_count(c[12], 0) == 0)
         rig_step(rig, 4);
     for (unsigned i = 1; i < 10; i++) { /* four rows for thirteen: one of them is always its own */
-        ck_assert_uint_eq(completion_generated(c[12], 0), i);
+        ck_assert_uint_eq(completion_output_count(c[12], 0), i);
         ck_assert_ptr_nonnull(strchr(rig_step(rig, 4), 'M'));
     }
     rig_run(rig, 1000);
@@ -285,7 +285,7 @@ START_TEST(who_waits_for_a_prefix_keeps_only_its_own_tenant_waiting)
                        d = request_of(3, 5, 1);
     a.tenant = b.tenant = d.tenant = 1;
     c.tenant = 2;
-    rig->scheduler->tenants[2].served = 1000; /* 1 is first */
+    rig->scheduler->queue.tenants[2].served = 1000; /* 1 is first */
     struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c),
                       *cd = add(rig, &d);
     expect(rig, 80, "A:0+36 C:0+20");
@@ -389,7 +389,7 @@ START_TEST(who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one)
     expect(rig, 32, "A:6+1 C:0+5"); /* the younger one has given way, the first never does */
     expect(rig, 32, "C:5+1 A:7+1");
     expect(rig, 32, "A:8+1 B:0+7");
-    ck_assert_uint_eq(cb->choices[0].preemptions, 1);
+    ck_assert_uint_eq(cb->sequences[0].preemptions, 1);
     rig_run(rig, 100);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -416,8 +416,8 @@ START_TEST(who_gives_way_is_whoever_is_cheapest_to_compute_again)
     expect(rig, 64, "A:22+1 B:6+1 C:22+1");
     expect(rig, 64, "A:23+1 B:7+1 C:23+1");
     expect(rig, 64, "A:24+1 C:24+1");
-    ck_assert_uint_eq(cb->choices[0].preemptions, 1);
-    ck_assert_uint_eq(cc->choices[0].preemptions, 0);
+    ck_assert_uint_eq(cb->sequences[0].preemptions, 1);
+    ck_assert_uint_eq(cc->sequences[0].preemptions, 0);
     rig_run(rig, 100);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -440,11 +440,11 @@ START_TEST(pages_that_others_hold_too_cost_nothing)
     expect(rig, 64, "A:0+6 B:0+30");
     struct completion *cc = add(rig, &c);
     expect(rig, 64, "A:6+1 B:30+1 C:24+6");
-    uint32_t cost_b = sequence_cost(rig->scheduler->order[1], rig->pager);
-    uint32_t cost_c = sequence_cost(rig->scheduler->order[2], rig->pager);
+    uint32_t cost_b = sequence_recompute_tokens(rig->scheduler->slots.order[1], rig->pager);
+    uint32_t cost_c = sequence_recompute_tokens(rig->scheduler->slots.order[2], rig->pager);
     ck_assert_uint_eq(cost_b, 31 - 24);
     ck_assert_uint_eq(cost_c, 30 - 24);
-    ck_assert_uint_eq(sequence_own_pages(rig->scheduler->order[1], rig->pager), 1);
+    ck_assert_uint_eq(sequence_private_pages(rig->scheduler->slots.order[1], rig->pager), 1);
     rig_run(rig, 100);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -484,7 +484,7 @@ START_TEST(who_is_less_urgent_gives_way_first_whatever_it_costs)
     expect(rig, 64, "A:22+1 B:6+1 C:22+1");
     expect(rig, 64, "A:23+1 B:7+1 C:23+1");
     expect(rig, 64, "A:24+1 B:8+1");
-    ck_assert_uint_eq(cc->choices[0].preemptions, 1);
+    ck_assert_uint_eq(cc->sequences[0].preemptions, 1);
     rig_run(rig, 100);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -507,8 +507,8 @@ START_TEST(the_tenant_that_holds_most_gives_way_first)
     struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c);
     for (unsigned i = 0; i < 6; i++)
         rig_step(rig, 64);
-    ck_assert_uint_eq(cb->choices[0].preemptions, 0);
-    ck_assert_uint_eq(cc->choices[0].preemptions, 1);
+    ck_assert_uint_eq(cb->sequences[0].preemptions, 0);
+    ck_assert_uint_eq(cc->sequences[0].preemptions, 1);
     rig_run(rig, 100);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -527,7 +527,7 @@ START_TEST(while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit)
                                                        .no_prefix_cache = true});
     struct rig_request a = request_of(0, 8, 16), b = request_of(1, 8, 24), c = request_of(2, 8, 24);
     struct completion *ca = add(rig, &a), *cb = add(rig, &b);
-    cb->choices[0].preemptions = PREEMPTIONS_MAX;
+    cb->sequences[0].preemptions = PREEMPTIONS_MAX;
     struct completion *cc = add(rig, &c);
     expect(rig, 64, "A:0+8 B:0+8");
     for (unsigned i = 1; i < 16; i++)
@@ -551,7 +551,7 @@ START_TEST(a_follower_that_gave_way_twice_is_not_seated_on_credit)
     struct rig_request a = request_of(0, 8, 24);
     a.choice_count = 2;
     struct completion *ca = add(rig, &a);
-    ca->choices[1].preemptions = PREEMPTIONS_MAX;
+    ca->sequences[1].preemptions = PREEMPTIONS_MAX;
     expect(rig, 64, "A:0+8");
     expect(rig, 64, "A:8+1"); /* alone: the other one waits for its end */
     rig_run(rig, 100);
@@ -621,8 +621,8 @@ START_TEST(a_deadline_ends_a_choice_wherever_it_is)
     ck_assert_int_eq(completion_reason(cd, 0), FINISH_TIMEOUT);
     ck_assert_int_eq(completion_reason(cp, 0), FINISH_TIMEOUT);
     ck_assert_int_eq(completion_reason(cw, 0), FINISH_TIMEOUT);
-    ck_assert_uint_eq(completion_generated(cd, 0), 3); /* what was there stays readable */
-    ck_assert_uint_eq(completion_generated(cp, 0), 0);
+    ck_assert_uint_eq(completion_output_count(cd, 0), 3); /* what was there stays readable */
+    ck_assert_uint_eq(completion_output_count(cp, 0), 0);
     ck_assert_uint_eq(scheduler_deadline_ns(rig->scheduler), many.deadline_ns);
     rig_run(rig, 100);
     ck_assert_uint_eq(scheduler_deadline_ns(rig->scheduler), UINT64_MAX);

@@ -45,9 +45,9 @@ START_TEST(a_prompt_is_computed_in_chunks_and_then_decoded)
     struct completion *completion = add(rig, &a);
     expect(rig, 8, "A:0+8");
     expect(rig, 8, "A:8+8");
-    ck_assert_uint_eq(completion_generated(completion, 0), 0);
+    ck_assert_uint_eq(completion_output_count(completion, 0), 0);
     expect(rig, 8, "A:16+4");
-    ck_assert_uint_eq(completion_generated(completion, 0), 1);
+    ck_assert_uint_eq(completion_output_count(completion, 0), 1);
     expect(rig, 8, "A:20+1");
     expect(rig, 8, "A:21+1");
     ck_assert_int_eq(completion_reason(completion, 0), FINISH_LENGTH);
@@ -244,7 +244,7 @@ START_TEST(the_youngest_gives_way_and_finishes_later_with_the_same_bytes)
         expect(rig, 32, plans[i]);
     expect(rig, 32, "");
     ck_assert_uint_eq(metric_get(&rig->metrics.preemptions), 1);
-    ck_assert_uint_eq(cb->choices[0].preemptions, 1);
+    ck_assert_uint_eq(cb->sequences[0].preemptions, 1);
     done(rig, ca, &a);
     done(rig, cb, &b);
     rig_destroy(rig);
@@ -286,10 +286,10 @@ START_TEST(a_choice_that_gave_way_twice_comes_back_only_when_all_of_it_fits)
     char turns[64] = "";
     bool was_running = false;
     while (rig_step(rig, 64)[0] != '\0') {
-        bool running = cc->choices[0].state == CHOICE_RUNNING;
+        bool running = cc->sequences[0].status == SEQUENCE_RUNNING;
         if (running != was_running) {
             char note[8];
-            snprintf(note, sizeof note, running ? "+%u" : "-%u ", completion_generated(ca, 0));
+            snprintf(note, sizeof note, running ? "+%u" : "-%u ", completion_output_count(ca, 0));
             strcat(turns, note);
         }
         was_running = running;
@@ -297,9 +297,9 @@ START_TEST(a_choice_that_gave_way_twice_comes_back_only_when_all_of_it_fits)
     /* C comes with A, goes for B's page at A's 10th token, comes back when B has ended and one page
        is over, goes again, and waits for A's end. */
     ck_assert_str_eq(turns, "+1-10 +14-22 +24-24 ");
-    ck_assert_uint_eq(cc->choices[0].preemptions, 2);
-    ck_assert_uint_eq(ca->choices[0].preemptions, 0); /* the oldest never gives way */
-    ck_assert_uint_eq(cb->choices[0].preemptions, 0);
+    ck_assert_uint_eq(cc->sequences[0].preemptions, 2);
+    ck_assert_uint_eq(ca->sequences[0].preemptions, 0); /* the oldest never gives way */
+    ck_assert_uint_eq(cb->sequences[0].preemptions, 0);
     done(rig, ca, &a);
     done(rig, cb, &b);
     done(rig, cc, &c);
@@ -318,7 +318,7 @@ START_TEST(full_need_counts_what_others_may_come_to_need)
                                                            .no_prefix_cache = true});
         struct rig_request a = request_of(0, 8, 24), b = request_of(1, 8, 24);
         struct completion *ca = add(rig, &a), *cb = add(rig, &b);
-        cb->choices[0].preemptions = 2;
+        cb->sequences[0].preemptions = 2;
         if (page_count == 8) {
             expect(rig, 64, "A:0+8 B:0+8");
         } else {
@@ -350,7 +350,7 @@ START_TEST(choices_share_the_prompts_pages_and_split_on_the_first_write)
     expect(rig, 32, "A:0+12");
     ck_assert_uint_eq(pager_free_count(rig->pager), 18); /* two pages, three holders each */
     for (unsigned i = 0; i < 3; i++)
-        ck_assert_uint_eq(completion_generated(ca, i), 1);
+        ck_assert_uint_eq(completion_output_count(ca, i), 1);
     /* The first two copy the page that is half full; the last holder writes where it is. */
     expect(rig, 32, "A:12+1 A.1:12+1 A.2:12+1 2>3 2>4");
     ck_assert_uint_eq(pager_free_count(rig->pager), 16); /* the full page is still shared */
@@ -511,7 +511,7 @@ START_TEST(cancelled_work_is_gone_with_its_pages_before_the_next_step)
     completion_cancel(ca); /* decoding */
     expect(rig, 8, "D:6+1");
     ck_assert_uint_eq(pager_free_count(rig->pager), 10);
-    ck_assert_uint_eq(completion_generated(ca, 0), 3); /* what was there stays readable */
+    ck_assert_uint_eq(completion_output_count(ca, 0), 3); /* what was there stays readable */
     completion_release(ca);
     completion_release(cb);
     completion_release(cc);
@@ -559,7 +559,7 @@ START_TEST(the_answer_ends_where_the_pool_does_and_the_queue_moves_on)
     struct completion *ca = add(rig, &a), *cb = add(rig, &b);
     rig_run(rig, 100);
     ck_assert_int_eq(completion_reason(ca, 0), FINISH_LENGTH);
-    ck_assert_uint_eq(completion_generated(ca, 0), 32);
+    ck_assert_uint_eq(completion_output_count(ca, 0), 32);
     done(rig, ca, &a);
     done(rig, cb, &b);
     rig_destroy(rig);
@@ -574,7 +574,7 @@ START_TEST(the_longest_prompt_that_is_admitted_gets_one_token)
     struct completion *ca = add(rig, &a);
     expect(rig, 100, "A:0+79");
     expect(rig, 100, "");
-    ck_assert_uint_eq(completion_generated(ca, 0), 1);
+    ck_assert_uint_eq(completion_output_count(ca, 0), 1);
     done(rig, ca, &a);
     rig_destroy(rig);
 }
@@ -604,10 +604,10 @@ START_TEST(sixteen_requests_in_a_pool_for_three_all_finish_in_order)
             ck_assert(!completion_done(c[i]));
     }
     ck_assert_uint_eq(finished, 16);
-    ck_assert_uint_eq(c[0]->choices[0].preemptions, 0);
+    ck_assert_uint_eq(c[0]->sequences[0].preemptions, 0);
     ck_assert_uint_gt(metric_get(&rig->metrics.preemptions), 0);
     for (unsigned i = 0; i < 16; i++) {
-        ck_assert_uint_le(c[i]->choices[0].preemptions, 2);
+        ck_assert_uint_le(c[i]->sequences[0].preemptions, 2);
         done(rig, c[i], &r[i]);
     }
     rig_destroy(rig);
@@ -631,8 +631,8 @@ START_TEST(preemption_at_every_step_changes_nothing_but_the_work)
         b.choice_count = 3;
         struct completion *ca = add(rig, &a), *cb = add(rig, &b);
         rig_run(rig, 2000);
-        ck_assert_uint_ge(ca->choices[0].forced_preemptions, 20);
-        ck_assert_uint_eq(ca->choices[0].preemptions, 0);
+        ck_assert_uint_ge(ca->sequences[0].forced_preemptions, 20);
+        ck_assert_uint_eq(ca->sequences[0].preemptions, 0);
         done(rig, ca, &a);
         done(rig, cb, &b);
         rig_destroy(rig);
@@ -742,8 +742,8 @@ START_TEST(a_pool_holds_longer_sequences_with_windows)
     struct rig_request a = request_of(0, 48, 48), b = request_of(1, 5, 2), c = request_of(2, 79, 5);
     struct completion *ca = add(rig, &a), *cb = add(rig, &b), *cc = add(rig, &c);
     rig_run(rig, 100);
-    ck_assert_uint_eq(completion_generated(ca, 0), 32);
-    ck_assert_uint_eq(completion_generated(cc, 0), 1);
+    ck_assert_uint_eq(completion_output_count(ca, 0), 32);
+    ck_assert_uint_eq(completion_output_count(cc, 0), 1);
     done(rig, ca, &a);
     done(rig, cb, &b);
     done(rig, cc, &c);

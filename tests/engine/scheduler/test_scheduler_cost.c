@@ -88,7 +88,7 @@ static double measure(const struct load *load)
     while (scheduler_decoding_count(scheduler) < SEQUENCES) {
         fill_samples(scheduler_next(scheduler, 512, 1));
         scheduler_commit(scheduler, 2);
-        scheduler_settle(scheduler);
+        scheduler_notify(scheduler);
     }
     for (uint32_t i = SEQUENCES; i < all; i++) {
         completions[i] = one(load, i, load->pages_short ? HUGE_PROMPT : 400);
@@ -105,11 +105,11 @@ static double measure(const struct load *load)
             start_ns = now_ns;
         }
         const struct schedule *schedule = scheduler_next(scheduler, 512, 3);
-        ck_assert_uint_ge(schedule->decode_row_count,
+        ck_assert_uint_ge(schedule->decode_token_count,
                           load->rows < SEQUENCES ? load->rows / 2 : SEQUENCES);
         fill_samples(schedule);
         scheduler_commit(scheduler, 4);
-        scheduler_settle(scheduler);
+        scheduler_notify(scheduler);
     }
     scheduler_cancel_all(scheduler, 5);
     for (uint32_t i = 0; i < all; i++)

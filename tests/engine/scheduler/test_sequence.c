@@ -85,10 +85,10 @@ static struct pager_match start(uint32_t s, struct completion *completion)
     sequence_init(&sequences[s], completion, s);
     pager_find(pager, tokens, completion->prompt_count, 0, storage[s][0], TABLE, &match);
     uint32_t before = pager_free_count(pager);
-    struct sequence_origin origin = sequence_origin(pager, &match);
-    uint64_t need = sequence_need(pager, completion->prompt_count, ROWS, &origin);
+    struct sequence_origin origin = {match, match.page_count * SIZE};
+    uint64_t need = sequence_initial_pages(pager, completion->prompt_count, ROWS, &origin);
     sequence_start(&sequences[s], pager, ROWS, &origin);
-    ck_assert_uint_eq(sequence_pages(&sequences[s], pager), need);
+    ck_assert_uint_eq(sequence_page_count(&sequences[s], pager), need);
     ck_assert_uint_eq(pager_free_count(pager), before - (need - match.referenced_count));
     check_pages();
     return match;
@@ -108,11 +108,11 @@ static int step(uint32_t s, uint32_t count)
     struct sequence *sequence = &sequences[s];
     int before = (int)pager_free_count(pager);
     sequence_slide(sequence, pager);
-    uint32_t wanted = sequence_wanted(sequence, pager, ROWS);
+    uint32_t wanted = sequence_missing_pages(sequence, pager, ROWS);
     uint32_t free_count = pager_free_count(pager), copied = copy_count;
-    sequence_make_room(sequence, pager, ROWS, copies, &copy_count);
+    sequence_take_pages(sequence, pager, ROWS, copies, &copy_count);
     ck_assert_uint_eq(pager_free_count(pager) + wanted + copy_count - copied, free_count);
-    ck_assert_uint_eq(sequence_wanted(sequence, pager, ROWS), 0);
+    ck_assert_uint_eq(sequence_missing_pages(sequence, pager, ROWS), 0);
     sequence_advance(sequence, pager, count, true);
     check_pages();
     return before - (int)pager_free_count(pager);
@@ -151,7 +151,7 @@ START_TEST(who_decodes_gives_back_at_the_end_of_a_page)
     start(0, completion);
     for (uint32_t left = 39; left > 0; left -= left < ROWS ? left : ROWS)
         step(0, left < ROWS ? left : ROWS);
-    sequences[0].state = SEQUENCE_DECODING;
+    sequences[0].state = SEQUENCE_DECODE;
     sequences[0].token_count++;
     expect_table(0, 1, 1, 5); /* position 32's step saw from 13 on */
     ck_assert_uint_eq(sequence_next_growth(&sequences[0], pager), 1); /* both windows move */
@@ -162,7 +162,7 @@ START_TEST(who_decodes_gives_back_at_the_end_of_a_page)
     ck_assert_int_eq(step(0, 1), 1);
     expect_table(0, 0, 0, 6);
     expect_table(0, 1, 2, 6);
-    ck_assert_uint_eq(sequence_growth(&sequences[0], pager, ROWS), 16 - 6);
+    ck_assert_uint_eq(sequence_worst_case_growth(&sequences[0], pager, ROWS), 16 - 6);
     for (uint32_t position = 41; position < 120; position++) {
         sequences[0].token_count++;
         ck_assert_int_eq(step(0, 1), position % SIZE == 0);
@@ -192,11 +192,12 @@ START_TEST(a_hit_starts_with_the_last_window)
         ck_assert_uint_eq(storage[1][1][i], storage[0][1][i]);
     /* To its end undisturbed it needs six pages of each window that are not the other's, which
        keeps them when this one moves on; but not the eight of group 0. */
-    struct sequence_origin origin = sequence_origin(pager, &match);
-    ck_assert_uint_eq(sequence_full_need(pager, TABLE * SIZE, ROWS, &origin), 16 - 8 + 2 * 6);
-    ck_assert_uint_eq(sequence_growth(&sequences[1], pager, ROWS), 3 + 2 * 3);
-    ck_assert_uint_eq(sequence_own_pages(&sequences[1], pager), 5 + 2 * 3);
-    ck_assert_uint_eq(sequence_cost(&sequences[1], pager), 0);
+    struct sequence_origin origin = {match, match.page_count * SIZE};
+    ck_assert_uint_eq(sequence_worst_case_pages(pager, TABLE * SIZE, ROWS, &origin),
+                      16 - 8 + 2 * 6);
+    ck_assert_uint_eq(sequence_worst_case_growth(&sequences[1], pager, ROWS), 3 + 2 * 3);
+    ck_assert_uint_eq(sequence_private_pages(&sequences[1], pager), 5 + 2 * 3);
+    ck_assert_uint_eq(sequence_recompute_tokens(&sequences[1], pager), 0);
     step(1, 16);
     /* The window moved on by two pages that the other still holds: two more were taken of each. */
     ck_assert_int_eq(step(1, 16), 2 * 2);
@@ -212,19 +213,19 @@ START_TEST(choices_share_and_split_in_every_group)
     step(0, 12);
     for (uint32_t s = 1; s < 3; s++) {
         sequence_init(&sequences[s], completion, s);
-        sequences[s].state = SEQUENCE_FOLLOWING;
-        sequences[s].leader = &sequences[0];
+        sequences[s].state = SEQUENCE_PENDING_FORK;
+        sequences[s].parent = &sequences[0];
         /* All that it may come to hold: sixteen pages, and six of each window. */
-        ck_assert_uint_eq(sequence_growth(&sequences[s], pager, ROWS), 16 + 2 * 6);
+        ck_assert_uint_eq(sequence_worst_case_growth(&sequences[s], pager, ROWS), 16 + 2 * 6);
         sequence_fork(&sequences[s], pager, &sequences[0]);
     }
     for (uint32_t s = 0; s < 3; s++) {
-        sequences[s].state = SEQUENCE_DECODING;
+        sequences[s].state = SEQUENCE_DECODE;
         sequences[s].token_count++;
     }
     check_pages();
-    ck_assert_uint_eq(sequence_own_pages(&sequences[0], pager), 0);
-    ck_assert_uint_eq(sequence_growth(&sequences[0], pager, ROWS), 16 - 4 + 1 + 2 * 4);
+    ck_assert_uint_eq(sequence_private_pages(&sequences[0], pager), 0);
+    ck_assert_uint_eq(sequence_worst_case_growth(&sequences[0], pager, ROWS), 16 - 4 + 1 + 2 * 4);
     /* Position 28 lies in page 3, which has three holders in every group. */
     ck_assert_int_eq(step(0, 1), GROUPS);
     ck_assert_int_eq(step(1, 1), GROUPS);

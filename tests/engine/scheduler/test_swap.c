@@ -182,8 +182,8 @@ START_TEST(a_half_computed_prompt_goes_on_where_it_was)
     struct completion *ca = add(rig, &a);
     expect(rig, 20, "A:0+20");
     rig_give_way(rig, 0);
-    ck_assert_uint_eq(rig->scheduler->running_count, 1); /* who follows it waits again */
-    ck_assert_int_eq(rig->scheduler->order[0]->state, SEQUENCE_LEAVING);
+    ck_assert_uint_eq(rig->scheduler->slots.count, 1); /* who follows it waits again */
+    ck_assert_int_eq(rig->scheduler->slots.order[0]->state, SEQUENCE_SWAPPING_OUT);
     /* Another choice leads now, from what can be found; or, alone, the first goes on at 20. */
     expect(rig, 64, _i ? "A.1:16+34" : "A:20+30");
     rig_run(rig, 50);
@@ -364,7 +364,7 @@ START_TEST(shared_beginnings_are_not_written)
     struct completion *cb = add(rig, &b);
     expect(rig, 64, "A:41+1 B:32+9");
     rig_give_way(rig, 1);
-    ck_assert_uint_eq(cb->choices[0].image.kept, 4);
+    ck_assert_uint_eq(cb->sequences[0].swapped.shared_count, 4);
     expect(rig, 64, "A:42+1");
     ck_assert_uint_eq(writes, 2);
     expect(rig, 64, "A:43+1");
@@ -396,10 +396,10 @@ START_TEST(a_shared_beginning_that_is_gone_is_computed_again)
     rig_give_way(rig, 1);
     struct completion *cc = add(rig, &c); /* goes first */
     expect(rig, 64, "A:34+1 C:0+9");
-    ck_assert_uint_eq(cb->choices[0].image.kept, 4);
+    ck_assert_uint_eq(cb->sequences[0].swapped.shared_count, 4);
     while (!completion_done(ca))
         rig_step(rig, 64);
-    ck_assert_uint_eq(cb->choices[0].image.slot_count, 1);
+    ck_assert_uint_eq(cb->sequences[0].swapped.slot_count, 1);
     pager_forget(rig->pager);
     expect(rig, 64, "C:12+1 B:0+34");
     ck_assert_uint_eq(count(rig, swap_fallbacks), 1);
@@ -427,10 +427,10 @@ START_TEST(the_cheaper_way_is_taken)
     ck_assert(swapped);
     ck_assert_uint_le(cost, 3 * 2 * bytes * 5 + 1); /* 5 ns a byte */
     ck_assert_uint_ge(cost + 1, 3 * 2 * bytes * 5);
-    page_swap_note_row_ns(rig->swap, 10);
+    page_swap_set_token_ns(rig->swap, 10);
     ck_assert_uint_eq(page_swap_cost_ns(rig->swap, 100, 3, &swapped), 1000);
     ck_assert(!swapped);
-    page_swap_note_row_ns(rig->swap, 0); /* not known: as before */
+    page_swap_set_token_ns(rig->swap, 0); /* not known: as before */
     ck_assert_uint_eq(page_swap_cost_ns(rig->swap, 1, 3, &swapped), 10);
     /* Nothing to write: nothing to swap. */
     ck_assert_uint_eq(page_swap_cost_ns(rig->swap, 0, 0, &swapped), 0);
@@ -439,14 +439,14 @@ START_TEST(the_cheaper_way_is_taken)
     struct rig_request a = request_of(0, 40, 8);
     struct completion *ca = add(rig, &a);
     expect(rig, 64, "A:0+40");
-    page_swap_note_row_ns(rig->swap, 1e-3);
+    page_swap_set_token_ns(rig->swap, 1e-3);
     rig_give_way(rig, 0);
-    ck_assert_uint_eq(rig->scheduler->running_count, 0);
+    ck_assert_uint_eq(rig->scheduler->slots.count, 0);
     rig_step(rig, 64);
     ck_assert_uint_eq(writes, 0);
-    page_swap_note_row_ns(rig->swap, 1e12);
+    page_swap_set_token_ns(rig->swap, 1e12);
     rig_give_way(rig, 0);
-    ck_assert_uint_eq(rig->scheduler->running_count, 1);
+    ck_assert_uint_eq(rig->scheduler->slots.count, 1);
     rig_run(rig, 50);
     ck_assert_uint_eq(count(rig, swap_outs), 1);
     ck_assert_uint_eq(count(rig, swap_fallbacks), 0);
@@ -549,9 +549,9 @@ START_TEST(who_gives_way_while_it_returns_has_nothing_to_write)
         rig_step(rig, 64);
     unsigned written = writes;
     ck_assert_uint_eq(written, 8);
-    ck_assert_int_eq(rig->scheduler->order[1]->state, SEQUENCE_RETURNING);
+    ck_assert_int_eq(rig->scheduler->slots.order[1]->state, SEQUENCE_SWAPPING_IN);
     rig_give_way(rig, 1);
-    ck_assert_uint_eq(cb->choices[0].image.slot_count, 8);
+    ck_assert_uint_eq(cb->sequences[0].swapped.slot_count, 8);
     rig_run(rig, 100);
     ck_assert_uint_eq(writes, written);
     ck_assert_uint_eq(count(rig, rows_computed), 10 + 59 + 60 + 9);
@@ -579,7 +579,7 @@ START_TEST(the_file_has_no_name_and_a_cap)
     ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_OK);
     ck_assert_uint_eq(page_swap_free(swap), 4);
     ck_assert_int_eq(rmdir(folder), 0); /* nothing in it */
-    struct swap_image image = {0};
+    struct swapped_pages image = {0};
     for (uint32_t i = 0; i < 4; i++)
         ck_assert(page_swap_out(swap, &image, 1, 0, 3 - i));
     ck_assert(!page_swap_out(swap, &image, 1, 0, 0));

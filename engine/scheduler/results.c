@@ -1,0 +1,146 @@
+/*
+ * From samples to output tokens and ends. A sequence ends for one of these reasons: an end token
+ * (which is not an output token), its token limit, a cancel, a deadline, or a sample that could not
+ * be drawn.
+ *
+ * Times are observed here and nowhere else in the scheduler, all of them from the `now_ns` of the
+ * caller: there is no clock. A completion that was cancelled before its first token measures
+ * nothing.
+ */
+#include "engine/scheduler/results.h"
+
+#include "base/check.h"
+
+static void observe_seconds(struct metric_histogram *histogram, uint64_t from_ns, uint64_t to_ns)
+{
+    metric_histogram_observe(histogram, to_ns > from_ns ? (double)(to_ns - from_ns) * 1e-9 : 0);
+}
+
+static void observe_end(struct engine_metrics *metrics, const struct completion *completion,
+                        uint64_t now_ns)
+{
+    if (completion->first_token_ns == 0)
+        return;
+    observe_seconds(&metrics->end_to_end, completion->submit_ns, now_ns);
+    observe_seconds(&metrics->queue_time, completion->submit_ns, completion->admit_ns);
+    observe_seconds(&metrics->prefill_time, completion->admit_ns, completion->first_token_ns);
+    observe_seconds(&metrics->decode_time, completion->first_token_ns, now_ns);
+    metric_histogram_observe(&metrics->request_prompt_tokens, completion->prompt_count);
+}
+
+static void observe_token(struct engine_metrics *metrics, const struct sequence *sequence,
+                          uint64_t now_ns)
+{
+    struct completion *completion = sequence->completion;
+    if (completion->first_token_ns == 0) {
+        completion->first_token_ns = now_ns;
+        metric_add(&metrics->prompt_tokens, completion->prompt_count);
+        observe_seconds(&metrics->time_to_first_token, completion->submit_ns, now_ns);
+    } else if (sequence->record->last_token_ns) {
+        observe_seconds(&metrics->inter_token, sequence->record->last_token_ns, now_ns);
+    }
+    sequence->record->last_token_ns = now_ns;
+}
+
+/* ---- notifications ---- */
+
+static void mark_pending(struct results *results, struct completion *completion)
+{
+    if (completion->notify_pending)
+        return;
+    completion->notify_pending = true;
+    completion->next_notify = results->notify_first;
+    results->notify_first = completion;
+}
+
+void results_notify(struct results *results)
+{
+    while (results->notify_first) {
+        struct completion *completion = results->notify_first;
+        results->notify_first = completion->next_notify;
+        completion->notify_pending = false;
+        completion_wake(completion);
+        if (completion->unfinished_sequences == 0) {
+            CHECK(!completion->is_waiting);
+            completion_detach(completion);
+        }
+    }
+}
+
+/* ---- ends ---- */
+
+/* The sequence has left the queue and its slot. */
+static void finish(struct results *results, struct completion *completion, uint32_t index,
+                   enum finish_reason reason, uint64_t now_ns)
+{
+    struct engine_metrics *metrics = results->metrics;
+    completion->sequences[index].status = SEQUENCE_FINISHED;
+    swap_drop(results->swap, completion, index);
+    completion_finish(completion, index, reason);
+    mark_pending(results, completion);
+    metric_add(&metrics->finished[reason], 1);
+    metric_add(&metrics->progress, 1);
+    metric_histogram_observe(&metrics->request_generation_tokens,
+                             completion_output_count(completion, index));
+    CHECK(completion->unfinished_sequences > 0);
+    if (--completion->unfinished_sequences > 0)
+        return;
+    fair_queue_count_dequeued(results->slots->queue, completion);
+    observe_end(metrics, completion, now_ns);
+    results->completed++;
+}
+
+void results_end_waiting(struct results *results, struct completion *completion, uint32_t index,
+                         enum finish_reason reason, uint64_t now_ns)
+{
+    fair_queue_remove(results->slots->queue, completion, index, SEQUENCE_FINISHED);
+    finish(results, completion, index, reason, now_ns);
+}
+
+void results_end_running(struct results *results, struct sequence *sequence,
+                         enum finish_reason reason, uint64_t now_ns)
+{
+    struct completion *completion = sequence->completion;
+    uint32_t index = sequence->index;
+    slots_release(results->slots, sequence);
+    finish(results, completion, index, reason, now_ns);
+}
+
+/* ---- samples ---- */
+
+static bool is_end_token(const struct results *results, uint32_t token)
+{
+    for (uint32_t i = 0; i < results->end_token_count; i++) {
+        if (results->end_tokens[i] == token)
+            return true;
+    }
+    return false;
+}
+
+void results_apply_sample(struct results *results, const struct schedule_sample *sample,
+                          uint64_t now_ns)
+{
+    struct sequence *sequence = sample->sequence;
+    struct completion *completion = sequence->completion;
+    CHECK(sequence->computed == sequence->token_count);
+    if (!sample->ok) {
+        results_end_running(results, sequence, FINISH_ERROR, now_ns);
+        return;
+    }
+    observe_token(results->metrics, sequence, now_ns);
+    if (!completion->ignore_eos && is_end_token(results, sample->token.token)) {
+        results_end_running(results, sequence, FINISH_STOP, now_ns);
+        return;
+    }
+    completion_push(completion, sequence->index, &sample->token);
+    metric_add(&results->metrics->generation_tokens, 1);
+    sequence->token_count++;
+    sequence->sampled_count++;
+    if (sequence->state == SEQUENCE_PREFILL)
+        fair_queue_end_prefill(results->slots->queue, completion);
+    sequence->state = SEQUENCE_DECODE;
+    if (sequence->token_count == completion->token_limit)
+        results_end_running(results, sequence, FINISH_LENGTH, now_ns);
+    else
+        mark_pending(results, completion);
+}
