@@ -14,6 +14,9 @@
 #define LIMIT_BODY_SECONDS 30             /* and the body by then */
 #define LIMIT_KEEPALIVE_SECONDS 5         /* silence on a stream before a comment is sent */
 #define LIMIT_IDLE_SECONDS 75             /* a kept-alive connection without a request */
+#define LIMIT_DRAIN_IDLE_SECONDS 2        /* the same while draining: one may be under way */
+#define LIMIT_CLOSE_MS 1000               /* for connections not yet accepted, once no more come */
+#define LIMIT_END_SECONDS 5               /* after the drain, for requests that do not end */
 #define LIMIT_SEND_BUFFER_BYTES                                                                    \
     (64u << 10) /* SO_SNDBUF: what the kernel holds of a slow client's answer */
 #define LIMIT_PREPROCESSING_QUEUE                                                                  \

@@ -94,7 +94,7 @@ static const struct spec specs[] = {
      .also = "chat-template-file"},
 
     {"memory", 0, "BYTES", ON_COMPUTE | ON_PLAN, KIND_BYTES, SETTING(memory_bytes),
-     .absent = "what is available and of use", .group = "Memory",
+     .absent = "what is available, as far as it can be used", .group = "Memory",
      .help = "the budget for everything the process holds, such as 512MiB or 2GiB"},
     {"context", 'c', "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, SETTING(context), 1, 1 << 24,
      .absent = "the model's",
@@ -120,7 +120,8 @@ static const struct spec specs[] = {
      .help = "the largest size of that cache; the least recently used pages are evicted first"},
 
     {"threads", 't', "COUNT", ON_COMPUTE | ON_PLAN, KIND_COUNT, SETTING(threads), 1, 1024,
-     .absent = "usable cores", .group = "Computing", .help = "the number of compute threads"},
+     .absent = "usable cores", .group = "Computing",
+     .help = "the number of compute threads; a CPU quota is rounded down"},
     MAX_SEQS_ROW(ON_SERVE | ON_PLAN, "128"),
     MAX_SEQS_ROW(ON_RUN, "1"), /* one conversation needs no pages for more */
     {"max-batch-tokens", 0, "TOKENS", ON_ENGINE | ON_PLAN, KIND_COUNT, SETTING(max_batch_tokens), 1,
@@ -154,6 +155,9 @@ static const struct spec specs[] = {
      .preset = "60",
      .help = "if there is work but no progress for this long, /ready answers 503 and the log says "
              "why; 0 turns the watchdog off"},
+    {"drain-delay", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(serve.drain_delay_seconds), 0, 86400,
+     .preset = "0",
+     .help = "how long requests are still taken after SIGTERM, while /ready says 503"},
     {"drain-seconds", 0, "SECONDS", ON_SERVE, KIND_COUNT, FIELD(serve.drain_seconds), 0, 86400,
      .preset = "30", .help = "how long running answers may continue after SIGTERM"},
 

@@ -29,6 +29,7 @@ enum command {
 
 struct serve_options {
     struct http_options http;
+    unsigned drain_delay_seconds; /* 0: none */
     unsigned drain_seconds;
 };
 

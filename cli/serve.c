@@ -3,9 +3,15 @@
  *
  * The HTTP server listens first and says 503 until the model is there; the preprocessing thread
  * loads it (it has the stack for templates) and tells main through an eventfd. Main does nothing
- * but wait for signals and for that. On the first SIGTERM or SIGINT: stop accepting, let running
- * answers end within
- * --drain-seconds, end the rest with an error, exit 0. On the second: exit at once.
+ * but wait for signals and for that.
+ *
+ *     SIGTERM ──── --drain-delay ────┬──────── --drain-seconds ────────┬─ a few seconds ─┐
+ *      /ready 503, serves as before  │ no new connection; answers end  │ what is left    │ exit 0
+ *                                    │ the open ones                   │ ends with 503   │
+ *
+ * SIGINT is the same. The second one ends the process at once. SIGHUP reads the API keys again; if
+ * the terminal that the server was started from is gone, it is SIGTERM. SIGUSR1 and SIGUSR2 are
+ * ignored: supervisors and log rotators send them to programs that they do not know.
  */
 #include "cli/programs.h"
 
@@ -26,6 +32,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#define HANDSHAKE_MS 100 /* for the last packet of handshakes that have begun */
+
 struct service {
     struct options *options;
     runtime_backend_factory factory;
@@ -33,6 +41,7 @@ struct service {
     struct preprocessing_thread *text;
     struct http_server *http;
     int signal_fd, loaded_fd;
+    int terminal_fd; /* of the standard descriptors one that is a terminal, or -1 */
     struct preprocessing_job load;
     /* the preprocessing thread's until loaded_fd is written */
     struct runtime runtime;
@@ -57,7 +66,37 @@ static void load_model(void *arg)
     CHECK(put == sizeof one);
 }
 
-/* Wait for a signal or the model. Returns the signal's number, 0 for the model, -1 for neither. */
+static void read_keys_again(struct service *service)
+{
+    const char *path = service->options->settings.api_key_file;
+    struct error error;
+    struct auth_change change;
+    if (!service->auth)
+        log_info("reload", "there is no --api-key-file to read again");
+    else if (auth_reload(service->auth, path, &change, &error) == STATUS_OK)
+        log_info("reload", "%u keys: %u are new, %u are gone", auth_key_count(service->auth),
+                 change.added, change.removed);
+    else
+        log_error("reload", "the keys stay as they were: %s", error.message);
+    if (service->auth)
+        http_keys_changed(service->http);
+}
+
+/* What a signal asks for: SIGTERM or SIGINT to end; -1: done already. */
+static int take_signal(struct service *service, int number)
+{
+    if (number != SIGHUP)
+        return number;
+    if (service->terminal_fd >= 0 && !isatty(service->terminal_fd)) {
+        service->terminal_fd = -1; /* the shell may tell it too */
+        return SIGTERM;
+    }
+    read_keys_again(service);
+    return -1;
+}
+
+/* Wait for a signal or the model. Returns the number of a signal to end, 0 for the model, -1 for
+   neither. */
 static int wait_event(struct service *service, bool for_model, int timeout_ms)
 {
     struct pollfd fds[2] = {{.fd = service->signal_fd, .events = POLLIN},
@@ -69,7 +108,7 @@ static int wait_event(struct service *service, bool for_model, int timeout_ms)
     struct signalfd_siginfo info;
     if ((fds[0].revents & POLLIN) &&
         read(service->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        return (int)info.ssi_signo;
+        return take_signal(service, (int)info.ssi_signo);
     uint64_t count_read;
     if ((fds[1].revents & POLLIN) &&
         read(service->loaded_fd, &count_read, sizeof count_read) == (ssize_t)sizeof count_read)
@@ -77,20 +116,49 @@ static int wait_event(struct service *service, bool for_model, int timeout_ms)
     return -1;
 }
 
+/* A little later. A second signal ends the process here: not even a log line is waited for. */
+static void wait_draining(struct service *service)
+{
+    int event = wait_event(service, false, 10);
+    if (event > 0)
+        _exit(128 + event);
+}
+
+/* Accept what the kernel has taken; if it is held, nothing comes after that. */
+static void close_listener(struct service *service, bool held)
+{
+    uint64_t now_ns = clock_now_ns();
+    uint64_t least_ns = now_ns + HANDSHAKE_MS * 1000000ull;
+    uint64_t deadline_ns = now_ns + LIMIT_CLOSE_MS * 1000000ull;
+    if (held) {
+        do {
+            wait_draining(service);
+            now_ns = clock_now_ns();
+        } while (now_ns < least_ns || (now_ns < deadline_ns && http_connecting(service->http)));
+    }
+    http_drain(service->http);
+}
+
 /* Let what runs end, within the time given. */
 static void drain(struct service *service, int signal_number)
 {
+    const char *name = signal_number == SIGINT ? "SIGINT" : "SIGTERM";
+    unsigned delay = service->options->serve.drain_delay_seconds;
     unsigned seconds = service->options->serve.drain_seconds;
-    http_drain(service->http);
-    log_info("draining", "%s: %u requests are running; up to %u s for them",
-             signal_number == SIGINT ? "SIGINT" : "SIGTERM", http_in_flight(service->http),
-             seconds);
-    uint64_t deadline_ns = clock_now_ns() + (uint64_t)seconds * 1000000000u;
-    while (http_in_flight(service->http) && clock_now_ns() < deadline_ns) {
-        int event = wait_event(service, false, 10);
-        if (event > 0)
-            _exit(128 + event); /* the second: not even a line of the log is waited for */
-    }
+    http_unready(service->http);
+    if (delay)
+        log_info("draining", "%s: not ready from now on, no new connections in %u s", name, delay);
+    uint64_t deadline_ns = clock_now_ns() + delay * 1000000000ull;
+    while (clock_now_ns() < deadline_ns)
+        wait_draining(service);
+    bool held = http_hold(service->http);
+    log_info("draining", "%s: %u requests are running; up to %u s for them", name,
+             http_in_flight(service->http), seconds);
+    close_listener(service, held);
+    deadline_ns = clock_now_ns() + seconds * 1000000000ull;
+    while ((http_in_flight(service->http) || http_connections(service->http)) &&
+           clock_now_ns() < deadline_ns)
+        wait_draining(service);
     unsigned left = http_in_flight(service->http);
     if (left)
         log_warn("draining", "ending %u requests that did not finish in time", left);
@@ -142,7 +210,15 @@ static enum status open_descriptors(struct service *service, struct error *error
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as others */
+    signal(SIGUSR1, SIG_IGN);
+    signal(SIGUSR2, SIG_IGN);
+    service->terminal_fd = -1;
+    for (int fd = STDERR_FILENO; fd >= STDIN_FILENO; fd--) {
+        if (isatty(fd))
+            service->terminal_fd = fd;
+    }
     /* Before any thread starts: all inherit the mask. */
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     service->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -159,7 +235,8 @@ static enum status start(struct service *service, struct error *error)
     enum status status = open_descriptors(service, error);
     if (status == STATUS_OK && settings->api_key_file)
         status = auth_load(settings->api_key_file, &service->auth, error);
-    settings->api_key_count = service->auth ? auth_key_count(service->auth) : 0;
+    /* Room for the keys that a SIGHUP may bring. */
+    settings->api_key_count = service->auth ? LIMIT_API_KEYS : 0;
     if (status == STATUS_OK)
         status = preprocessing_thread_create(LIMIT_PREPROCESSING_QUEUE, settings->api_key_count + 1,
                                              &service->text, error);

@@ -574,6 +574,7 @@ enum status engine_create(const struct engine_options *options, struct engine **
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
     pacer_init(&engine->pacer, options->step_target_ms, prompt_rows_max(options));
     engine->inbox.tenant_count = options->key_count + 1;
+    atomic_store(&engine->inbox.sharing, options->key_count);
     engine->inbox.max_queue = options->max_queue;
     engine->inbox.max_sequences = options->max_sequences;
     engine->inbox.max_tokens = options->max_queue_tokens;
@@ -691,6 +692,11 @@ unsigned engine_retry_after_s(const struct engine *engine)
 uint64_t engine_queued_tokens(const struct engine *engine)
 {
     return inbox_queued(&engine->inbox).tokens;
+}
+
+void engine_share(struct engine *engine, uint32_t keys)
+{
+    atomic_store(&engine->inbox.sharing, keys);
 }
 
 uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant)

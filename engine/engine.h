@@ -72,6 +72,9 @@ void engine_drain(struct engine *engine);
 /* Completions inside, queued or running. */
 uint32_t engine_in_flight(struct engine *engine);
 
+/* So many API keys share the queue now, at first key_count: one alone may fill it. Any thread. */
+void engine_share(struct engine *engine, uint32_t keys);
+
 /* Forget all prefixes whose pages nobody holds: completions that are submitted from now on do not
    find them. Does not wait. Any thread. */
 void engine_reset_cache(struct engine *engine);

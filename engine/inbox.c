@@ -135,7 +135,7 @@ enum status inbox_check(const struct inbox *inbox, uint32_t tenant, uint32_t cou
     if (all.requests > 0 && tokens > free_tokens)
         return refuse(error, tokens_s(inbox, tokens - free_tokens, now_ns), "prompt tokens are",
                       all.tokens);
-    if (inbox->tenant_count <= 2 || own.requests == 0)
+    if (atomic_load(&inbox->sharing) <= 1 || own.requests == 0)
         return STATUS_OK;
     if (own.requests + count > free_count)
         return refuse(error, requests_s(inbox, own.requests + count - free_count, now_ns),

@@ -43,7 +43,8 @@ struct inbox {
     uint64_t max_tokens;          /* prompt tokens; 0: no bound */
     struct inbox_tenant *tenants; /* [tenant_count] */
     /* atomics */
-    atomic_uint room; /* places for newcomers: they pass the queue at once */
+    atomic_uint sharing; /* tenants that share the queue now */
+    atomic_uint room;    /* places for newcomers: they pass the queue at once */
     struct inbox_rate completions, tokens;
 };
 

@@ -3,7 +3,7 @@
  *
  * Keys are compared in constant time: all of them, padded to one length, whatever matched first. A
  * key's salt separates the prefix caches of different keys; it is a hash of the key, so that it
- * stays the same over restarts. Immutable after load; any thread.
+ * stays the same over restarts. Any thread asks; one, main, reads the file again.
  */
 #ifndef QUIRE_SERVER_AUTH_H
 #define QUIRE_SERVER_AUTH_H
@@ -22,15 +22,29 @@ struct auth;
 enum status auth_load(const char *path, struct auth **out, struct error *error);
 void auth_destroy(struct auth *auth);
 
-unsigned auth_key_count(const struct auth *auth);
+struct auth_change {
+    unsigned added, removed;
+};
+
+/* Take over what the file says now: requests whose key is looked up from then on are judged by it.
+   Keys that stay keep their number. Any trouble, also that the file is no regular one (reading it
+   could block), leaves the keys as they were. */
+enum status auth_reload(struct auth *auth, const char *path, struct auth_change *change,
+                        struct error *error);
+
+unsigned auth_key_count(struct auth *auth);
+
+/* The highest number that a key ever had. */
+unsigned auth_last_number(struct auth *auth);
 
 struct auth_key {
     uint64_t salt;   /* never 0 */
-    uint32_t number; /* 1 … auth_key_count, in the order of the file */
+    uint32_t number; /* 1 … LIMIT_API_KEYS, in the order in which keys were first read; that of a
+                        removed key is given to another one only when all are used up */
 };
 
 /* `header` is the value of Authorization, or NULL. True when it is "Bearer KEY" (the scheme in any
    case) with a known key; *key is then that one, else zeros. */
-bool auth_allows(const struct auth *auth, const char *header, struct auth_key *key);
+bool auth_allows(struct auth *auth, const char *header, struct auth_key *key);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "server/http_request.h"
+#include "server/listener.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -445,6 +446,7 @@ static enum status start_server(struct http_server *server, struct error *error)
     enum status status = watcher_create(limit, capacity, &callbacks, &server->watcher, error);
     if (status == STATUS_OK) {
         MHD_set_panic_func(on_panic, NULL);
+        server->listen_fd = fd;
         server->daemon = start_daemon(server, fd);
         if (!server->daemon)
             status = error_set(error, STATUS_IO, NULL, "the HTTP library did not start");
@@ -487,16 +489,45 @@ void http_set_runtime(struct http_server *server, struct runtime *runtime)
     unsigned all = server->config.settings->max_connections + COST_HTTP_OVERFLOW_CONNECTIONS;
     CHECK(budget_take(&runtime->budget, BUDGET_HTTP, (uint64_t)all * COST_HTTP_CONNECTION_BYTES));
     atomic_store(&server->runtime, runtime);
+    http_keys_changed(server);
+}
+
+void http_keys_changed(struct http_server *server)
+{
+    unsigned keys = server->config.auth ? auth_key_count(server->config.auth) : 0;
+    struct runtime *runtime = atomic_load(&server->runtime);
+    preprocessing_thread_share(server->config.text, keys);
+    if (runtime)
+        engine_share(runtime->engine, keys);
+}
+
+void http_unready(struct http_server *server)
+{
+    atomic_store(&server->draining, true);
+}
+
+bool http_hold(struct http_server *server)
+{
+    http_unready(server);
+    atomic_store(&server->closing, true);
+    return listener_hold(server->listen_fd);
+}
+
+unsigned http_connecting(const struct http_server *server)
+{
+    return listener_waiting(server->listen_fd);
 }
 
 void http_drain(struct http_server *server)
 {
-    if (atomic_exchange(&server->draining, true))
+    http_unready(server);
+    if (server->listen_fd < 0)
         return;
-    int fd = MHD_quiesce_daemon(server->daemon);
-    if (fd >= 0)
-        close(fd);
-    watcher_close_idle(server->watcher);
+    atomic_store(&server->closing, true);
+    MHD_quiesce_daemon(server->daemon);
+    close(server->listen_fd);
+    server->listen_fd = -1;
+    watcher_drain(server->watcher);
 }
 
 unsigned http_in_flight(const struct http_server *server)
@@ -504,7 +535,12 @@ unsigned http_in_flight(const struct http_server *server)
     return atomic_load(&server->in_flight);
 }
 
-void http_abort(struct http_server *server)
+unsigned http_connections(const struct http_server *server)
+{
+    return watcher_connections(server->watcher);
+}
+
+static void abort_requests(struct http_server *server)
 {
     atomic_store(&server->aborting, true);
     watcher_visit(server->watcher, http_request_abort);
@@ -527,13 +563,12 @@ void http_stop(struct http_server *server)
     if (!server)
         return;
     http_drain(server);
-    http_abort(server);
+    abort_requests(server);
     if (!wait_for_none(server, 1.0)) {
         watcher_drop_all(server->watcher);
-        /* Only a template or a prompt that the preprocessing thread is still at can hold a request
-           now, and both are bounded. The library must not be stopped under a suspended connection.
-         */
-        if (!wait_for_none(server, 60.0)) {
+        /* Only a template or a prompt that the preprocessing thread is still at should hold a
+           request now. The library must not be stopped under one, so the process ends without. */
+        if (!wait_for_none(server, LIMIT_END_SECONDS)) {
             log_error("stopped", "%u requests could not be ended", http_in_flight(server));
             log_stop();
             _exit(1);

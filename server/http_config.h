@@ -26,7 +26,7 @@ struct http_options {
 struct http_config {
     const struct http_options *options; /* outlives the server */
     const struct settings *settings;    /* max_connections resolved; outlives the server */
-    const struct auth *auth;            /* NULL: no keys; outlives the server */
+    struct auth *auth;                  /* NULL: no keys; outlives the server */
     struct preprocessing_thread *text;  /* outlives the server */
 };
 

@@ -34,13 +34,16 @@ struct http_server {
     struct http_config config;
     struct MHD_Daemon *daemon;
     struct watcher *watcher;
+    int listen_fd; /* main thread only; -1 once it is closed */
     uint16_t port;
     bool loopback; /* listens on a loopback address only */
     int64_t start_unix_s;
     uint64_t id_base;
     /* atomics */
     _Atomic(struct runtime *) runtime; /* NULL: loading */
-    atomic_bool draining, aborting;
+    atomic_bool draining;              /* /ready says 503 */
+    atomic_bool closing;               /* no new connections; answers end the others */
+    atomic_bool aborting;              /* requests are ended as they are */
     atomic_uint in_flight;
     atomic_uint_fast64_t next_request;
     struct http_metrics metrics;

@@ -144,7 +144,7 @@ static void check_post(struct request *r)
 {
     struct http_server *server = r->server;
     const char *encoding = http_header(r, "Content-Encoding");
-    if (atomic_load(&server->draining)) {
+    if (atomic_load(&server->aborting)) {
         http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
         r->closing = true;
     } else if (!atomic_load(&server->runtime)) {
@@ -241,7 +241,7 @@ void http_add_common_headers(struct request *r, struct MHD_Response *response)
     MHD_add_response_header(response, "X-Request-Id", r->client_id[0] ? r->client_id : r->id);
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     add_cors(r, response);
-    if (r->closing || atomic_load(&r->server->draining))
+    if (r->closing || atomic_load(&r->server->closing))
         MHD_add_response_header(response, "Connection", "close");
 }
 
@@ -383,7 +383,7 @@ static enum MHD_Result get_metrics(struct request *r)
         .draining = atomic_load(&server->draining),
         .stalled = watchdog_is_stalled(&server->watchdog),
         .stalls = atomic_load(&server->watchdog.stalls),
-        .key_count = server->config.settings->api_key_count,
+        .key_count = server->config.auth ? auth_last_number(server->config.auth) : 0,
         .start_unix_s = server->start_unix_s,
     };
     struct buffer body;

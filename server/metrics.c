@@ -160,7 +160,7 @@ static void write_queue(struct writer *writer, const struct metrics_view *view)
     if (!view->key_count)
         return;
     family(writer, "quire_key_tokens_total", "counter",
-           "Tokens computed for an API key (its number in the file), each once.");
+           "Tokens computed for an API key (its number), each once.");
     for (unsigned i = 1; i <= view->key_count; i++)
         buffer_appendf(writer->out, "quire_key_tokens_total{%s,key=\"%u\"} %" PRIu64 "\n",
                        writer->labels.data, i, engine_tenant_tokens(engine, i));

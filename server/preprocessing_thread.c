@@ -45,6 +45,7 @@ struct preprocessing_thread {
     pthread_mutex_t lock;
     pthread_cond_t news;
     unsigned waiting;
+    unsigned callers;
     uint64_t turn;
     uint64_t clock; /* what the lane of the last turn had been served: idle ones start there */
     bool stop;
@@ -206,6 +207,7 @@ enum status preprocessing_thread_create(unsigned queue_limit, uint32_t lane_coun
         return error_set(error, STATUS_IO, NULL, "out of memory");
     thread->queue_limit = queue_limit;
     thread->lane_count = lane_count;
+    thread->callers = lane_count - 1; /* the first lane is for those without a key */
     pthread_mutex_init(&thread->lock, NULL);
     pthread_cond_init(&thread->news, NULL);
     int failed = start_thread(thread);
@@ -235,6 +237,13 @@ void preprocessing_thread_destroy(struct preprocessing_thread *thread)
     free(thread);
 }
 
+void preprocessing_thread_share(struct preprocessing_thread *thread, unsigned callers)
+{
+    pthread_mutex_lock(&thread->lock);
+    thread->callers = callers;
+    pthread_mutex_unlock(&thread->lock);
+}
+
 bool preprocessing_thread_push(struct preprocessing_thread *thread, struct preprocessing_job *job)
 {
     job->next = NULL;
@@ -242,7 +251,7 @@ bool preprocessing_thread_push(struct preprocessing_thread *thread, struct prepr
     CHECK(job->lane < thread->lane_count);
     struct lane *lane = &thread->lanes[job->lane];
     unsigned left = thread->queue_limit - thread->waiting;
-    bool room = left > 0 && !thread->stop && (thread->lane_count <= 2 || lane->waiting < left);
+    bool room = left > 0 && !thread->stop && (thread->callers <= 1 || lane->waiting < left);
     if (room) {
         struct queue *queue = &lane->queues[job_size(job)];
         if (!lane->waiting && lane->served_bytes < thread->clock)

@@ -6,9 +6,8 @@
  * Turns are counted in bytes of text, so that who asks for little does not wait for those who ask
  * for much. Each caller (API key) has a lane: the lane that was served the fewest bytes is next,
  * and an idle lane saves nothing up. Within a lane short, middle and long jobs take turns by the
- * same rule, and those of one size come in the order in which they were pushed. With more than two
- * lanes (the first is for those without a key) one may hold at most as much of the queue as is
- * free.
+ * same rule, and those of one size come in the order in which they were pushed. With more than one
+ * caller a lane may hold at most as much of the queue as is free.
  *
  * A job that is not short yields between units of its work (preprocessing_thread_yield): short jobs
  * run then, on the same stack, one after another, until they were served as much as it will have
@@ -39,6 +38,8 @@ struct preprocessing_job {
 
 enum status preprocessing_thread_create(unsigned queue_limit, uint32_t lane_count,
                                         struct preprocessing_thread **out, struct error *error);
+/* So many callers share it now; at first as many as there are lanes for them. Any thread. */
+void preprocessing_thread_share(struct preprocessing_thread *thread, unsigned callers);
 /* Waits for the running job; queued ones must be gone. */
 void preprocessing_thread_destroy(struct preprocessing_thread *thread);
 

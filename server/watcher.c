@@ -47,7 +47,7 @@ struct watcher {
     unsigned connections;
     unsigned closing; /* of them: dropped, and not yet removed */
     uint64_t dropped_count;
-    bool closing_idle;
+    bool draining;
     bool stop;
 };
 
@@ -91,11 +91,12 @@ static void drop(struct watcher *watcher, struct watched *slot, bool reset)
 }
 
 /* Bytes of the next request have come to an idle connection. */
-static bool note_head(struct watched *slot, uint64_t now_ns)
+static bool note_head(const struct watcher *watcher, struct watched *slot, uint64_t now_ns)
 {
     if (!slot->head_begun && received_bytes(slot->fd) > slot->idle_bytes) {
         slot->head_begun = true;
-        slot->deadline_ns = now_ns + (uint64_t)LIMIT_HEAD_SECONDS * SECOND_NS;
+        unsigned seconds = watcher->draining ? LIMIT_DRAIN_IDLE_SECONDS : LIMIT_HEAD_SECONDS;
+        slot->deadline_ns = now_ns + (uint64_t)seconds * SECOND_NS;
     }
     return slot->head_begun;
 }
@@ -126,7 +127,7 @@ static void give_way(struct watcher *watcher, const struct watched *newest)
         }
         if (!longest)
             return;
-        if (!note_head(longest, now_ns)) {
+        if (!note_head(watcher, longest, now_ns)) {
             drop(watcher, longest, false);
             return;
         }
@@ -155,7 +156,7 @@ static void check_slot(struct watcher *watcher, struct watched *slot, uint64_t n
         return;
     }
     if (slot->phase == WATCH_IDLE && !slot->hung_up)
-        note_head(slot, now_ns);
+        note_head(watcher, slot, now_ns);
     if (slot->deadline_ns && now_ns >= slot->deadline_ns)
         drop(watcher, slot, slot->phase == WATCH_REPLY);
 }
@@ -286,10 +287,10 @@ static void become_idle(struct watcher *watcher, struct watched *slot)
     slot->phase = WATCH_IDLE;
     slot->head_begun = false;
     slot->idle_bytes = received_bytes(slot->fd);
-    unsigned seconds = slot->hung_up ? 1 : LIMIT_IDLE_SECONDS;
+    unsigned seconds = slot->hung_up       ? 1
+                       : watcher->draining ? LIMIT_DRAIN_IDLE_SECONDS
+                                           : LIMIT_IDLE_SECONDS;
     slot->deadline_ns = clock_now_ns() + (uint64_t)seconds * SECOND_NS;
-    if (watcher->closing_idle)
-        drop(watcher, slot, false);
 }
 
 uint64_t watcher_add(struct watcher *watcher, int fd)
@@ -386,14 +387,16 @@ void watcher_visit(struct watcher *watcher, void (*visit)(void *request))
     pthread_mutex_unlock(&watcher->lock);
 }
 
-void watcher_close_idle(struct watcher *watcher)
+void watcher_drain(struct watcher *watcher)
 {
     pthread_mutex_lock(&watcher->lock);
-    watcher->closing_idle = true;
+    watcher->draining = true;
+    uint64_t deadline_ns = clock_now_ns() + (uint64_t)LIMIT_DRAIN_IDLE_SECONDS * SECOND_NS;
     for (unsigned i = 0; i < watcher->capacity; i++) {
         struct watched *slot = &watcher->slots[i];
-        if (is_silent(slot))
-            drop(watcher, slot, false);
+        bool between = slot->fd >= 0 && !slot->request && slot->phase == WATCH_IDLE;
+        if (between && slot->deadline_ns > deadline_ns)
+            slot->deadline_ns = deadline_ns;
     }
     pthread_mutex_unlock(&watcher->lock);
 }

@@ -66,8 +66,8 @@ void watcher_detach(struct watcher *watcher, uint64_t id);
 /* Call `visit` for every attached request, as the callbacks are called. */
 void watcher_visit(struct watcher *watcher, void (*visit)(void *request));
 
-/* Draining: connections without a request are closed, now and whenever one becomes idle. */
-void watcher_close_idle(struct watcher *watcher);
+/* From now on a connection without a request has LIMIT_DRAIN_IDLE_SECONDS to send one. */
+void watcher_drain(struct watcher *watcher);
 /* Close every socket, pending answers included; attached requests are told. */
 void watcher_drop_all(struct watcher *watcher);
 

@@ -40,7 +40,7 @@ struct settings {
     uint32_t max_queue_tokens;
     uint32_t timeout_seconds; /* 0: none */
     const char *api_key_file;
-    unsigned api_key_count;  /* set when the file was read */
+    unsigned api_key_count;  /* set when the file was read: how many there may ever be */
     const char *cache_scope; /* key, global */
     enum log_format log_format;
     bool profile;

@@ -189,7 +189,7 @@ class Stream:
 
 class Server:
     def __init__(self, *options, model=None, program=BINARY, key=None, environment=None, ready=True,
-                 launcher=None, stderr=None):
+                 launcher=None, stderr=None, stdin=subprocess.DEVNULL):
         """`launcher` makes of the command the one that is run in its place; it must become the server.
         `stderr` is a file in place of the log's."""
         self.headers = {"Content-Type": "application/json"}
@@ -203,7 +203,7 @@ class Server:
                 command += [name, value]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
         command += map(str, options)
-        self.process = subprocess.Popen(launcher(command) if launcher else command, stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen(launcher(command) if launcher else command, stdin=stdin,
                                         stdout=self.log_file, stderr=stderr or self.log_file,
                                         env={**clean, **(environment or {})})
         self.port = self.baseline = None
@@ -289,12 +289,19 @@ class Server:
     def max_model_len(self):
         return self.request("GET", "/v1/models").json["data"][0]["max_model_len"]
 
+    def _sockets(self):
+        """The kernel's states of the sockets on its port."""
+        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        return [row[3] for row in rows if int(row[1].rpartition(":")[2], 16) == self.port]
+
     def connections(self):
         """Its open connections, as the kernel counts them; asking over HTTP would be one more."""
-        rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
         listening, time_wait = "0A", "06"
-        return sum(1 for row in rows if int(row[1].rpartition(":")[2], 16) == self.port
-                   and row[3] not in (listening, time_wait))
+        return sum(1 for state in self._sockets() if state not in (listening, time_wait))
+
+    def listens(self):
+        """Does the kernel still take connections for it? Asking would be one."""
+        return "0A" in self._sockets()
 
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

@@ -116,18 +116,10 @@ def test_a_second_signal_ends_without_a_log_line():
         stream = server.stream({"prompt": "a", "max_tokens": 7000, "ignore_eos": True})
         next(stream.events())
         server.signal()
-        harness.wait_until(lambda: not listens(server), what="draining")
+        harness.wait_until(lambda: not server.listens(), what="draining")
         server.signal(signal.SIGINT)
         assert server.wait(20) == 128 + signal.SIGINT
         stream.hang_up()
-
-
-def listens(server):
-    try:
-        socket.create_connection(("127.0.0.1", server.port), 1).close()
-        return True
-    except OSError:
-        return False
 
 
 def test_what_was_dropped_is_said():

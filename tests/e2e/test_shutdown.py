@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+import threading
 import time
 
 import pytest
@@ -14,11 +15,7 @@ LONG = {"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
 
 
 def refuses_connections(server):
-    try:
-        socket.create_connection(("127.0.0.1", server.port), 1).close()
-        return False
-    except OSError:
-        return True
+    return not server.listens()
 
 
 @pytest.mark.sanitizer
@@ -84,23 +81,161 @@ def test_streams_that_last_too_long_are_told():
         assert time.monotonic() - start < harness.patience(20)
 
 
-def test_new_requests_on_open_connections_are_refused_while_draining():
-    with harness.started("--drain-seconds", 60) as server:
-        open_connection = harness.Stream(server, {**LONG, "max_tokens": 1})
-        assert open_connection.response().read()
-        stream = server.stream({**LONG, "max_tokens": 150})
-        events = stream.events()
-        next(events)
+class KeptAlive:
+    """One connection, asked again and again."""
+
+    def __init__(self, server):
+        self.server = server
+        self.connection = harness.http.client.HTTPConnection("127.0.0.1", server.port, timeout=harness.patience(60))
+        self.connection.connect()
+        self.socket = self.connection.sock
+
+    def ask(self, body=None):
+        method, path = ("POST", harness.COMPLETIONS) if body else ("GET", "/v1/models")
+        self.connection.request(method, path, json.dumps(body) if body else None, self.server.headers)
+        assert self.connection.sock is self.socket, "not a second connection in its place"
+        return harness.Answer(self.connection.getresponse())
+
+
+@pytest.mark.sanitizer
+def test_open_connections_are_answered_once_more():
+    """Kept-alive connections whose next request comes after the listener's end, idle or behind a stream."""
+    with harness.started("--drain-seconds", 60, model=harness.tiny()) as server:
+        get, post, silent = (KeptAlive(server) for _ in range(3))
+        for connection in (get, post):
+            assert "Connection" not in connection.ask().headers
         server.signal()
         harness.wait_until(lambda: refuses_connections(server), what="refusing connections")
+        for answer in (get.ask(), post.ask({**LONG, "max_tokens": 4})):
+            assert answer.status == 200 and answer.headers["Connection"] == "close"
+        silent.socket.settimeout(harness.patience(60))
+        assert silent.socket.recv(1) == b""
+        assert server.wait(30) == 0
+
+
+def hammer(server, body, outcomes):
+    """Connects, asks, and again, until it is refused. Notes what became of each request."""
+    request = json.dumps(body).encode()
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" \
+        b"Content-Length: %d\r\n\r\n%s" % (len(request), request)
+    while True:
         try:
-            open_connection.connection.request("POST", harness.COMPLETIONS, json.dumps(LONG), server.headers)
-            answer = harness.Answer(open_connection.connection.getresponse())
-            assert answer.status == 503 and answer.headers["Retry-After"]
-        except (ConnectionError, harness.http.client.RemoteDisconnected):
-            pass  # an idle connection may be closed instead
-        assert list(events)[-1] == "[DONE]"
-        assert server.wait() == 0
+            connection = socket.create_connection(("127.0.0.1", server.port), harness.patience(30))
+        except OSError as problem:
+            outcomes.append(type(problem).__name__)
+            return
+        with connection:
+            try:
+                connection.sendall(request)
+                outcomes.append(connection.recv(65536)[:12].decode())
+            except OSError as problem:
+                outcomes.append("sent, then " + type(problem).__name__)
+
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("delay", [0, 1])
+def test_nobody_who_could_connect_is_left_without_an_answer(delay):
+    """Requests come without a break, each on a connection of its own, before, while and after it stops listening."""
+    with harness.started("--drain-delay", delay, model=harness.tiny()) as server:
+        outcomes = [[] for _ in range(6)]
+        threads = [threading.Thread(target=hammer, args=(server, {**LONG, "max_tokens": 1}, found)) for found in outcomes]
+        for thread in threads:
+            thread.start()
+        harness.wait_until(lambda: all(len(found) > 5 for found in outcomes), what="answers")
+        server.signal()
+        for thread in threads:
+            thread.join()
+        assert server.wait(30) == 0
+        for found in outcomes:
+            assert found.pop() == "ConnectionRefusedError"
+            assert set(found) == {"HTTP/1.1 200"}, found
+
+
+@pytest.mark.sanitizer
+def test_drain_delay_says_unready_and_serves():
+    with harness.started("--drain-delay", 600, model=harness.tiny()) as server:
+        kept = KeptAlive(server)
+        kept.ask()
+        server.signal()
+        harness.wait_until(lambda: server.get("/ready").status == 503, what="not ready")
+        assert server.get("/ready").json == {"status": "draining"} and server.get("/health").status == 200
+        assert server.metrics()("quire_ready") == 0
+        for _ in range(2):
+            answer = kept.ask({**LONG, "max_tokens": 2})
+            assert answer.status == 200 and "Connection" not in answer.headers
+        assert server.complete({**LONG, "max_tokens": 2})
+        server.signal(signal.SIGINT)
+        assert server.wait(10) == 128 + signal.SIGINT
+
+
+@pytest.mark.sanitizer
+def test_signals_that_are_not_for_the_end():
+    with harness.started(model=harness.tiny()) as server:
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            server.signal(number)
+        harness.wait_until(lambda: "reload" in server.log, what="SIGHUP in the log")
+        assert server.complete(harness.PROBE) and server.process.poll() is None
+
+
+@pytest.mark.sanitizer
+def test_hangup_reads_the_keys_again(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("first\nstays\n")
+    keys.chmod(0o600)
+
+    def status(key):
+        return server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"}).status
+
+    def reload(text, said):
+        keys.write_text(text)
+        before = server.log.count(said)
+        server.signal(signal.SIGHUP)
+        harness.wait_until(lambda: server.log.count(said) > before, what=said)
+
+    with harness.started("--api-key-file", keys, key="stays", model=harness.tiny()) as server:
+        assert [status(key) for key in ("first", "stays", "second")] == [200, 200, 401]
+        stream = server.stream({**LONG, "max_tokens": 400})
+        next(stream.events())
+        reload("second\nstays\n", "2 keys: 1 are new, 1 are gone")
+        assert [status(key) for key in ("first", "stays", "second")] == [401, 200, 200]
+        reload("a b\n", "the keys stay as they were")
+        assert [status(key) for key in ("first", "stays", "second")] == [401, 200, 200]
+        assert "second" not in server.log
+        server.key = "second"
+        server.headers["Authorization"] = "Bearer second"
+        server.complete({**LONG, "max_tokens": 3})
+        assert server.metrics()("quire_key_tokens_total", key="3") >= 3, "a new key has a number of its own"
+        stream.hang_up()
+
+
+def test_the_end_of_its_terminal_is_an_end():
+    """Whoever closes the window does not leave a server behind."""
+    import os
+    import termios
+    master, slave = os.openpty()
+
+    def own_terminal(command):
+        return ["setsid", "--ctty", *command]
+
+    with open(slave, "rb", buffering=0) as terminal:
+        with harness.started(model=harness.tiny(), launcher=own_terminal, stdin=terminal) as server:
+            assert termios.tcgetattr(terminal)
+            server.complete(harness.PROBE)
+            os.close(master)
+            assert server.wait(20) == 0
+            assert "stopped: all requests are done" in server.log
+
+
+def test_it_ends_when_a_request_never_does():
+    """A library that never lets a request end (its resume does nothing here) holds nothing up for ever."""
+    with harness.started("--drain-seconds", 1, model=harness.tiny(),
+                         environment={"LD_PRELOAD": str(harness.BUILD / "tests/server/libstuck.so")}) as server:
+        stream = server.stream({**LONG, "max_tokens": 4})
+        harness.wait_until(lambda: server.metrics()("quire_http_requests_in_flight") >= 2, what="in flight")
+        server.signal()
+        assert server.wait(30) == 1
+        assert "could not be ended" in server.log
+        stream.hang_up()
 
 
 @pytest.mark.sanitizer

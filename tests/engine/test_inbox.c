@@ -15,6 +15,7 @@ static void start(uint32_t tenant_count, uint32_t max_queue, uint64_t max_tokens
     memset(&inbox, 0, sizeof inbox);
     memset(tenants, 0, sizeof tenants);
     inbox.tenant_count = tenant_count;
+    inbox.sharing = tenant_count - 1;
     inbox.max_queue = max_queue;
     inbox.max_sequences = 2;
     inbox.max_tokens = max_tokens;

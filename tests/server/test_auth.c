@@ -109,6 +109,73 @@ START_TEST(test_many_keys)
 }
 END_TEST
 
+static enum status reload(struct auth *auth, const char *text, struct auth_change *change)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+    return auth_reload(auth, path, change, &error);
+}
+
+START_TEST(test_reload)
+{
+    struct auth *auth;
+    struct auth_key one, two, key;
+    struct auth_change change;
+    ck_assert_int_eq(load("one\ntwo\nthree\n", &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer one", &one) && auth_allows(auth, "Bearer two", &two));
+    ck_assert_int_eq(reload(auth, "four\ntwo\n", &change), STATUS_OK);
+    ck_assert(change.added == 1 && change.removed == 2);
+    ck_assert_uint_eq(auth_key_count(auth), 2);
+    ck_assert(!auth_allows(auth, "Bearer one", &key) && !key.number && !key.salt);
+    ck_assert(!auth_allows(auth, "Bearer three", &key));
+    ck_assert(!auth_allows(auth, "Bearer ", &key)); /* the place of a removed key is no key */
+    ck_assert(auth_allows(auth, "Bearer two", &key));
+    ck_assert(key.number == two.number && key.salt == two.salt);
+    ck_assert(auth_allows(auth, "Bearer four", &key));
+    ck_assert_uint_eq(key.number, 4); /* nobody else's, so that counters do not mix */
+    ck_assert_uint_eq(auth_last_number(auth), 4);
+    /* Whatever is wrong, the keys stay. */
+    ck_assert_int_eq(reload(auth, "", &change), STATUS_INVALID);
+    ck_assert_int_eq(reload(auth, "a key\n", &change), STATUS_INVALID);
+    ck_assert_int_eq(reload(auth, "x\nx\n", &change), STATUS_INVALID);
+    ck_assert_int_eq(auth_reload(auth, "/nonexistent/keys", &change, &error), STATUS_IO);
+    ck_assert_int_eq(auth_reload(auth, "/tmp", &change, &error), STATUS_INVALID);
+    ck_assert_int_eq(auth_reload(auth, "/dev/zero", &change, &error), STATUS_INVALID);
+    ck_assert(auth_allows(auth, "Bearer two", &key) && auth_allows(auth, "Bearer four", &key));
+    /* Removed and back. */
+    ck_assert_int_eq(reload(auth, "one\n", &change), STATUS_OK);
+    ck_assert(change.added == 1 && change.removed == 2);
+    ck_assert(auth_allows(auth, "Bearer one", &key) && key.salt == one.salt);
+    auth_destroy(auth);
+}
+END_TEST
+
+/* Numbers run out after LIMIT_API_KEYS different keys: then those of removed keys are used again.
+ */
+START_TEST(test_reload_for_ever)
+{
+    struct auth *auth;
+    struct auth_change change;
+    ck_assert_int_eq(load("key-0\n", &auth), STATUS_OK);
+    for (unsigned i = 1; i < 2 * LIMIT_API_KEYS; i++) {
+        char text[64], header[64];
+        struct auth_key key;
+        snprintf(text, sizeof text, "key-%u\nstays\n", i);
+        ck_assert_int_eq(reload(auth, text, &change), STATUS_OK);
+        ck_assert_uint_eq(auth_key_count(auth), 2);
+        snprintf(header, sizeof header, "Bearer key-%u", i);
+        ck_assert(auth_allows(auth, header, &key));
+        ck_assert(key.number >= 1 && key.number <= LIMIT_API_KEYS);
+        snprintf(header, sizeof header, "Bearer key-%u", i - 1);
+        ck_assert(!auth_allows(auth, header, &key));
+        ck_assert(auth_allows(auth, "Bearer stays", &key) && key.number == 3);
+    }
+    auth_destroy(auth);
+}
+END_TEST
+
 int main(void)
 {
     int fd = mkstemp(path);
@@ -121,6 +188,8 @@ int main(void)
     tcase_add_test(tests, test_long_keys);
     tcase_add_test(tests, test_bad_files);
     tcase_add_test(tests, test_many_keys);
+    tcase_add_test(tests, test_reload);
+    tcase_add_test(tests, test_reload_for_ever);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -3,6 +3,7 @@
 #include "server/watcher.h"
 
 #include "base/clock.h"
+#include "base/limits.h"
 
 #include <arpa/inet.h>
 #include <check.h>
@@ -227,7 +228,8 @@ START_TEST(test_deadlines_and_drops)
 }
 END_TEST
 
-START_TEST(test_close_idle)
+/* Draining: an idle connection has a little time for a request that is under way. */
+START_TEST(test_drain)
 {
     int idle_client, idle_server, busy_client, busy_server;
     struct seen seen = {0};
@@ -236,12 +238,14 @@ START_TEST(test_close_idle)
     uint64_t idle = watcher_add(watcher, idle_server);
     uint64_t busy = watcher_add(watcher, busy_server);
     ck_assert(watcher_attach(watcher, busy, &seen));
-    watcher_close_idle(watcher);
-    ck_assert(closes(idle_client, 1000));
+    watcher_drain(watcher);
+    ck_assert(!closes(idle_client, LIMIT_DRAIN_IDLE_SECONDS * 1000 - 500));
+    ck_assert(
+        closes(idle_client, 20000)); /* but not the time of a connection that is not draining */
     ck_assert(!closes(busy_client, 300));
     watcher_detach(watcher, busy);
     watcher_phase(watcher, busy, WATCH_IDLE, 0); /* its request is done */
-    ck_assert(closes(busy_client, 1000));
+    ck_assert(closes(busy_client, 20000));
     watcher_remove(watcher, idle);
     watcher_remove(watcher, busy);
     close(idle_client);
@@ -255,14 +259,14 @@ int main(void)
 {
     Suite *suite = suite_create("watcher");
     TCase *tests = tcase_create("watcher");
-    tcase_set_timeout(tests, 30);
+    tcase_set_timeout(tests, 60);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, test_hangup_reaches_its_request);
     tcase_add_test(tests, test_nobody_is_told_after_detach_or_remove);
     tcase_add_test(tests, test_full);
     tcase_add_test(tests, test_idle_gives_way);
     tcase_add_test(tests, test_deadlines_and_drops);
-    tcase_add_test(tests, test_close_idle);
+    tcase_add_test(tests, test_drain);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
