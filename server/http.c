@@ -96,7 +96,7 @@ static enum MHD_Result begin_request(struct request *r)
     if (r->refusal_status)
         return http_reply_plain(r);
     take_client_id(r);
-    watcher_phase(r->server->watcher, r->watch_id, WATCH_BODY, 0);
+    watcher_phase(r->server->watcher, r->watch_id, WATCH_BODY, LIMIT_BODY_SECONDS);
     http_route(r);
     uint64_t length = r->head->content_length;
     bool body = length || r->head->chunked;
@@ -220,7 +220,9 @@ static void count_request(struct request *r, struct answer *answer,
         answer_summarize(answer, &summary);
     bool left = !r->status_sent ||
                 (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
-    if (left)
+    if (atomic_load(&r->owner->expired))
+        r->status_sent = 408;
+    else if (left)
         r->status_sent = 499; /* the client left, as nginx logs it */
     log_request(r, answer ? &summary : NULL);
     http_metrics_count(&r->server->metrics, r->route ? r->route->name : NULL, r->status_sent);
@@ -266,8 +268,10 @@ static void open_connection(struct http_server *server, struct MHD_Connection *c
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct connection *owner = calloc(1, sizeof *owner);
+    if (owner)
+        owner->server = server;
     bool framed = info && owner && framing_open(&owner->framing, info->connect_fd);
-    uint64_t id = framed ? watcher_add(server->watcher, info->connect_fd) : 0;
+    uint64_t id = framed ? watcher_add(server->watcher, info->connect_fd, owner) : 0;
     if (!id) {
         if (framed)
             framing_close(&owner->framing);
@@ -276,7 +280,6 @@ static void open_connection(struct http_server *server, struct MHD_Connection *c
             shutdown(info->connect_fd, SHUT_RDWR);
         return;
     }
-    owner->server = server;
     owner->watch_id = id;
     *socket_context = owner;
 }
@@ -437,6 +440,7 @@ static enum status start_server(struct http_server *server, struct error *error)
         return error->status;
     struct watcher_callbacks callbacks = {
         .arg = server,
+        .expired = http_connection_expired,
         .hangup = http_request_hangup,
         .tick = http_request_tick,
         .every = watch_progress,

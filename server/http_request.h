@@ -60,12 +60,13 @@ enum request_state {
 
 enum stream_end { STREAM_GOING, STREAM_ENDED };
 
-/* The library's thread only. */
+/* The library's thread only, but for what the watcher's thread is told of expired ones. */
 struct connection {
     struct http_server *server;
     uint64_t watch_id;
     struct framing framing;
-    struct request *request; /* or NULL: none is begun */
+    struct request *request; /* or NULL: none is begun. Fixed in WATCH_BODY */
+    atomic_bool expired;     /* the watcher answered 408 */
 };
 
 struct request {
@@ -140,6 +141,8 @@ enum MHD_Result http_reply_plain(struct request *r);
 enum MHD_Result http_reply(struct request *r, unsigned status, const char *type,
                            struct buffer *body);
 enum MHD_Result http_reply_error(struct request *r, unsigned status, const struct error *error);
+/* Watcher's callback. */
+void http_connection_expired(void *connection, bool in_body);
 void http_add_common_headers(struct request *r, struct MHD_Response *response);
 __attribute__((format(printf, 5, 6))) void http_refuse(struct request *r, unsigned status,
                                                        enum status kind, const char *code,

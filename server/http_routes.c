@@ -18,6 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #define JSON_TYPE "application/json"
 /* Of a client's header in an answer: the head of an answer must fit the library's pool. */
@@ -270,8 +272,10 @@ static enum MHD_Result queue(struct request *r, unsigned status, struct MHD_Resp
     bool attached = r->attached;
     r->reply_deadline_ns = clock_now_ns() + (uint64_t)seconds * 1000000000u;
     pthread_mutex_unlock(&r->lock);
-    if (!attached)
-        watcher_phase(r->server->watcher, r->watch_id, WATCH_REPLY, seconds);
+    if (!attached && !watcher_phase(r->server->watcher, r->watch_id, WATCH_REPLY, seconds)) {
+        MHD_destroy_response(response);
+        return MHD_NO; /* its time was over */
+    }
     r->state = REQUEST_REPLIED;
     r->status_sent = status;
     enum MHD_Result result = MHD_queue_response(r->connection, status, response);
@@ -316,6 +320,43 @@ enum MHD_Result http_reply_error(struct request *r, unsigned status, const struc
     if (response)
         add_error_headers(r, response, status, error);
     return queue(r, status, response, length);
+}
+
+/* On the watcher's thread: a head or a body did not come in time. The library waits for it and
+   sends nothing, so the answer is written past it; the connection is closed behind it. */
+void http_connection_expired(void *connection, bool in_body)
+{
+    struct connection *owner = connection;
+    struct http_server *server = owner->server;
+    struct error error;
+    struct buffer body, head;
+    char date[64] = "";
+    time_t now = (time_t)clock_unix_s();
+    struct tm utc;
+    atomic_store(&owner->expired, true);
+    error_set_code(&error, STATUS_INVALID, "request_timeout", NULL,
+                   "the %s did not come within %u s", in_body ? "body" : "head",
+                   in_body ? LIMIT_BODY_SECONDS : LIMIT_HEAD_SECONDS);
+    buffer_init(&body, 0);
+    api_write_error(&error, &body);
+    if (gmtime_r(&now, &utc))
+        strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &utc);
+    buffer_init(&head, 0);
+    buffer_appendf(&head, "HTTP/1.1 408 Request Timeout\r\nDate: %s\r\nConnection: close\r\n",
+                   date);
+    buffer_appendf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.length);
+    if (in_body)
+        buffer_appendf(&head, "X-Request-Id: %s\r\n",
+                       owner->request->client_id[0] ? owner->request->client_id
+                                                    : owner->request->id);
+    buffer_append_text(&head, "\r\n");
+    buffer_append(&head, body.data, body.length);
+    if (!head.failed && !body.failed)
+        send(owner->framing.fd, head.data, head.length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!in_body)
+        http_metrics_count(&server->metrics, NULL, 408); /* a request of its own has none */
+    buffer_deinit(&head);
+    buffer_deinit(&body);
 }
 
 enum MHD_Result http_reply_plain(struct request *r)

@@ -22,8 +22,8 @@ static const char *const route_names[HTTP_METRIC_ROUTES] = {
     "ready", "metrics", "version",     "root",   "memory", "cache_reset",
 };
 /* The first 0 ends the list and counts what is not in it. */
-static const unsigned codes[HTTP_METRIC_CODES] = {200, 204, 400, 401, 403, 404, 405, 413, 415,
-                                                  417, 429, 431, 499, 500, 501, 503, 505};
+static const unsigned codes[HTTP_METRIC_CODES] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 414,
+                                                  415, 417, 429, 431, 499, 500, 501, 503, 505};
 
 void http_metrics_count(struct http_metrics *metrics, const char *route, unsigned status)
 {

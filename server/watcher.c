@@ -1,4 +1,10 @@
-/* The watcher: see watcher.h. */
+/*
+ * The watcher: see watcher.h.
+ *
+ * Slots are looked at one by one, a few times a second: a thousand of them cost less than a sorted
+ * structure would cost in code. A slot is named by its index and by a generation that changes with
+ * every use, so that the kernel's late events meet the right connection or none.
+ */
 #include "server/watcher.h"
 
 #include "base/check.h"
@@ -29,6 +35,7 @@ struct watched {
     bool dropped;
     uint64_t deadline_ns; /* 0: none */
     uint64_t idle_bytes;  /* received when it became idle */
+    void *connection;     /* the caller's */
     void *request;        /* or NULL */
     uint32_t next_free;
 };
@@ -106,32 +113,39 @@ static bool is_over_limit(const struct watcher *watcher)
     return watcher->connections - watcher->closing > watcher->limit;
 }
 
-static bool is_silent(const struct watched *slot)
+/* No request has been read from it. */
+static bool is_waiting(const struct watched *slot)
 {
-    return slot->fd >= 0 && !slot->dropped && !slot->request && slot->phase == WATCH_IDLE &&
-           !slot->head_begun;
+    return slot->fd >= 0 && !slot->dropped && !slot->request && slot->phase == WATCH_IDLE;
 }
 
-/* Deadlines of silent connections are in the order in which they became idle; who hung up is first.
-   A request that has just come is found by the bytes the kernel has of it. */
-static void give_way(struct watcher *watcher, const struct watched *newest)
+/* Of the waiting connections, idle or not: the one with the first deadline. The deadlines of each
+   kind are in the order in which they began to wait; who hung up is first. */
+static struct watched *longest_waiting(const struct watcher *watcher, const struct watched *newest,
+                                       bool idle)
+{
+    struct watched *longest = NULL;
+    for (unsigned i = 0; i < watcher->capacity; i++) {
+        struct watched *slot = &watcher->slots[i];
+        if (slot != newest && is_waiting(slot) && slot->head_begun != idle &&
+            (!longest || slot->deadline_ns < longest->deadline_ns))
+            longest = slot;
+    }
+    return longest;
+}
+
+/* A request that has just come to an idle connection is found by the bytes the kernel has of it. */
+static void make_room(struct watcher *watcher, const struct watched *newest)
 {
     uint64_t now_ns = clock_now_ns();
-    for (;;) {
-        struct watched *longest = NULL;
-        for (unsigned i = 0; i < watcher->capacity; i++) {
-            struct watched *slot = &watcher->slots[i];
-            if (slot != newest && is_silent(slot) &&
-                (!longest || slot->deadline_ns < longest->deadline_ns))
-                longest = slot;
-        }
-        if (!longest)
-            return;
-        if (!note_head(watcher, longest, now_ns)) {
-            drop(watcher, longest, false);
-            return;
-        }
-    }
+    struct watched *longest;
+    while ((longest = longest_waiting(watcher, newest, true)) &&
+           note_head(watcher, longest, now_ns))
+        ;
+    if (!longest)
+        longest = longest_waiting(watcher, newest, false);
+    if (longest)
+        drop(watcher, longest, false);
 }
 
 static void note_hangup(struct watcher *watcher, struct watched *slot)
@@ -157,8 +171,12 @@ static void check_slot(struct watcher *watcher, struct watched *slot, uint64_t n
     }
     if (slot->phase == WATCH_IDLE && !slot->hung_up)
         note_head(watcher, slot, now_ns);
-    if (slot->deadline_ns && now_ns >= slot->deadline_ns)
-        drop(watcher, slot, slot->phase == WATCH_REPLY);
+    if (!slot->deadline_ns || now_ns < slot->deadline_ns)
+        return;
+    bool begun = slot->phase == WATCH_BODY || (slot->phase == WATCH_IDLE && slot->head_begun);
+    if (begun && !slot->hung_up)
+        watcher->callbacks.expired(slot->connection, slot->phase == WATCH_BODY);
+    drop(watcher, slot, slot->phase == WATCH_REPLY);
 }
 
 static void check_all(struct watcher *watcher)
@@ -293,7 +311,7 @@ static void become_idle(struct watcher *watcher, struct watched *slot)
     slot->deadline_ns = clock_now_ns() + (uint64_t)seconds * SECOND_NS;
 }
 
-uint64_t watcher_add(struct watcher *watcher, int fd)
+uint64_t watcher_add(struct watcher *watcher, int fd, void *connection)
 {
     uint64_t id = 0;
     pthread_mutex_lock(&watcher->lock);
@@ -302,7 +320,7 @@ uint64_t watcher_add(struct watcher *watcher, int fd)
         struct watched *slot = &watcher->slots[index];
         watcher->first_free = slot->next_free;
         uint32_t generation = slot->generation + 1 ? slot->generation + 1 : 1;
-        *slot = (struct watched){.fd = fd, .generation = generation};
+        *slot = (struct watched){.fd = fd, .generation = generation, .connection = connection};
         id = (uint64_t)generation << 32 | index;
         struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLONESHOT,
                                     .data.u64 = id};
@@ -313,7 +331,7 @@ uint64_t watcher_add(struct watcher *watcher, int fd)
         if (watcher->connections++ == 0)
             nudge(watcher);
         if (is_over_limit(watcher))
-            give_way(watcher, slot);
+            make_room(watcher, slot);
     }
     pthread_mutex_unlock(&watcher->lock);
     return id;
@@ -335,22 +353,22 @@ void watcher_remove(struct watcher *watcher, uint64_t id)
     pthread_mutex_unlock(&watcher->lock);
 }
 
-void watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds)
+bool watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds)
 {
     pthread_mutex_lock(&watcher->lock);
     struct watched *slot = watched_of(watcher, id);
-    if (slot && phase == WATCH_IDLE) {
+    bool there = slot && !slot->dropped;
+    if (there && phase == WATCH_IDLE) {
         become_idle(watcher, slot);
-    } else if (slot) {
+    } else if (there) {
         slot->phase = phase;
         if (phase == WATCH_WORK)
             slot->deadline_ns = 0;
         else if (!slot->hung_up)
-            slot->deadline_ns =
-                clock_now_ns() +
-                (uint64_t)(phase == WATCH_BODY ? LIMIT_BODY_SECONDS : seconds) * SECOND_NS;
+            slot->deadline_ns = clock_now_ns() + (uint64_t)seconds * SECOND_NS;
     }
     pthread_mutex_unlock(&watcher->lock);
+    return there;
 }
 
 bool watcher_attach(struct watcher *watcher, uint64_t id, void *request)
@@ -394,8 +412,7 @@ void watcher_drain(struct watcher *watcher)
     uint64_t deadline_ns = clock_now_ns() + (uint64_t)LIMIT_DRAIN_IDLE_SECONDS * SECOND_NS;
     for (unsigned i = 0; i < watcher->capacity; i++) {
         struct watched *slot = &watcher->slots[i];
-        bool between = slot->fd >= 0 && !slot->request && slot->phase == WATCH_IDLE;
-        if (between && slot->deadline_ns > deadline_ns)
+        if (is_waiting(slot) && slot->deadline_ns > deadline_ns)
             slot->deadline_ns = deadline_ns;
     }
     pthread_mutex_unlock(&watcher->lock);

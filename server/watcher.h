@@ -9,9 +9,10 @@
  * A half-closed client (it shut down its sending side) cannot be told from one that left: it counts
  * as gone.
  *
- * Connections that say nothing keep nobody out: when more than `limit` are open, the one that has
- * been idle longest gives way to the new one, as it would at its deadline. Only when all are busy
- * is a new one over the limit.
+ * Connections without a whole request keep nobody out: when more than `limit` are open, one is
+ * closed in favour of the new one, as it would be at its deadline: the one that has been idle
+ * longest, or when none is idle the one whose head has been incomplete longest. Only when all have
+ * requests is a new one over the limit.
  *
  * Connections are named by 64-bit ids, never by pointers: an event that comes late finds no one.
  * add and remove are called on the library's threads while the socket is open. The callbacks run on
@@ -30,13 +31,16 @@ struct watcher;
 enum watch_phase {
     WATCH_IDLE,  /* between requests: LIMIT_IDLE_SECONDS, or LIMIT_HEAD_SECONDS from the first byte
                   */
-    WATCH_BODY,  /* headers were read: LIMIT_BODY_SECONDS for the rest */
+    WATCH_BODY,  /* the head was read: the deadline for the rest is given */
     WATCH_WORK,  /* the request waits or computes: no deadline; a hang-up is told */
     WATCH_REPLY, /* an answer is being sent: the deadline is given */
 };
 
 struct watcher_callbacks {
     void *arg;
+    /* A head, or a body (WATCH_BODY), did not come in time: tell the client on its socket, which is
+       closed after it. The library sends nothing in these phases. */
+    void (*expired)(void *connection, bool body);
     /* The client of the attached request is gone. */
     void (*hangup)(void *request);
     /* A few times a second for each attached request; true: drop the client. */
@@ -51,12 +55,14 @@ enum status watcher_create(unsigned limit, unsigned capacity,
                            struct error *error);
 void watcher_destroy(struct watcher *watcher); /* no connections may be left */
 
-/* The id, in WATCH_IDLE; 0 when `capacity` connections are watched already. */
-uint64_t watcher_add(struct watcher *watcher, int fd);
+/* The id, in WATCH_IDLE; 0 when `capacity` connections are watched already. `connection` is for
+   `expired` and lives until watcher_remove. */
+uint64_t watcher_add(struct watcher *watcher, int fd, void *connection);
 void watcher_remove(struct watcher *watcher, uint64_t id);
 
-/* `seconds` is for WATCH_REPLY only. */
-void watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds);
+/* `seconds` is for WATCH_BODY and WATCH_REPLY. False when the connection is closed already: nothing
+   can be sent on it. */
+bool watcher_phase(struct watcher *watcher, uint64_t id, enum watch_phase phase, unsigned seconds);
 
 /* From now on hang-ups and ticks go to `request`. False when the client is already gone. */
 bool watcher_attach(struct watcher *watcher, uint64_t id, void *request);
@@ -74,7 +80,7 @@ void watcher_drop_all(struct watcher *watcher);
 unsigned watcher_connections(struct watcher *watcher);
 /* Are there more connections than the limit, those not counted that are being closed? */
 bool watcher_is_over_limit(struct watcher *watcher);
-/* Connections that ran into a deadline or gave way. */
+/* Connections that ran into a deadline or were closed for a new one. */
 uint64_t watcher_dropped(struct watcher *watcher);
 
 #endif

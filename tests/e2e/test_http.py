@@ -501,6 +501,7 @@ def test_slowloris():
         heads = [Raw(server) for _ in range(100)]
         bodies = [Raw(server) for _ in range(100)]
         idle = Raw(server)
+        patient = [Raw(server).send(b"POST /v1/comp"), Raw(server).send(HEAD + b"Content-Length: 50\r\n\r\n{")]
         start = time.monotonic()
         for raw in heads:
             raw.send(b"POST /v1/comp")
@@ -520,14 +521,23 @@ def test_slowloris():
         harness.wait_until(lambda: not open_ones(bodies), 30, "bodies timed out")
         assert 29 < time.monotonic() - start < 34
         assert not closed(idle.socket)  # silence alone is not an attack
-        for raw in [*heads, *bodies, idle]:
+        for raw in patient:  # who can still read is told
+            assert error_of(raw.answer()) == (408, "request_timeout")
+            assert raw.closes()
+        left = server.metrics()
+        assert left("quire_http_requests_total", code="408") == 202
+        assert "499" not in {s.labels.get("code") for s in left.samples}
+        for raw in [*heads, *bodies, *patient, idle]:
             raw.__exit__()
 
 
 def closed(sock):
+    """Has the server closed? What it said before is dropped."""
     sock.setblocking(False)
     try:
-        return sock.recv(1, socket.MSG_PEEK) == b""
+        while sock.recv(65536):
+            pass
+        return True
     except BlockingIOError:
         return False
     except OSError:
@@ -580,6 +590,25 @@ def test_connection_limit():
         for raw in many:
             raw.__exit__()
         harness.wait_until(lambda: server.get("/health").status == 200, 5, "room again")
+
+
+@pytest.mark.sanitizer
+def test_slow_heads_keep_nobody_out():
+    """Four times as many incomplete heads as connections: each probe and each request is served at once; the oldest
+    incomplete head is closed for it. (A liveness probe that fails restarts the pod.)"""
+    with harness.started("--max-connections", "8", model=harness.tiny()) as server:
+        harness.wait_until(lambda: server.connections() == 0, what="the harness's own connections closed")
+        slow = []
+        for i in range(32):
+            slow.append(Raw(server).send(b"GET /health HT"))
+            if i % 4 == 3:
+                for path in "/health", "/ready", "/metrics", "/version":
+                    assert server.get(path).status == 200, (i, path)
+        assert server.complete(harness.PROBE)
+        harness.wait_until(lambda: sum(not closed(raw.socket) for raw in slow) <= 8, 10, "the oldest closed")
+        assert closed(slow[0].socket) and not closed(slow[-1].socket)
+        for raw in slow:
+            raw.__exit__()
 
 
 # start, readiness, health

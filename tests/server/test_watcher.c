@@ -24,6 +24,12 @@ static atomic_uint every_count;
 static int listener;
 static struct sockaddr_in address;
 
+static void on_expired(void *connection, bool body)
+{
+    int *fd = connection;
+    ck_assert_int_eq(send(*fd, body ? "body" : "head", 4, MSG_NOSIGNAL), 4);
+}
+
 static void on_hangup(void *request)
 {
     atomic_fetch_add(&((struct seen *)request)->hangups, 1);
@@ -46,7 +52,7 @@ static void on_every(void *arg, uint64_t now_ns)
 static void setup(void)
 {
     struct error error;
-    struct watcher_callbacks callbacks = {&every_count, on_hangup, on_tick, on_every};
+    struct watcher_callbacks callbacks = {&every_count, on_expired, on_hangup, on_tick, on_every};
     ck_assert_int_eq(watcher_create(3, 4, &callbacks, &watcher, &error), STATUS_OK);
     listener = socket(AF_INET, SOCK_STREAM, 0);
     address =
@@ -94,7 +100,7 @@ START_TEST(test_hangup_reaches_its_request)
     uint64_t ids[2];
     for (int i = 0; i < 2; i++) {
         connect_pair(&clients[i], &servers[i]);
-        ids[i] = watcher_add(watcher, servers[i]);
+        ids[i] = watcher_add(watcher, servers[i], NULL);
         ck_assert_uint_ne(ids[i], 0);
         ck_assert(watcher_attach(watcher, ids[i], &seen[i]));
     }
@@ -120,14 +126,14 @@ START_TEST(test_nobody_is_told_after_detach_or_remove)
     int client, server, other_client, other_server;
     struct seen seen = {0}, other = {0};
     connect_pair(&client, &server);
-    uint64_t id = watcher_add(watcher, server);
+    uint64_t id = watcher_add(watcher, server, NULL);
     ck_assert(watcher_attach(watcher, id, &seen));
     watcher_detach(watcher, id);
     watcher_remove(watcher, id);
     close(client);
     close(server);
     connect_pair(&other_client, &other_server); /* most likely the same descriptor and slot */
-    uint64_t other_id = watcher_add(watcher, other_server);
+    uint64_t other_id = watcher_add(watcher, other_server, NULL);
     ck_assert_uint_ne(other_id, id);
     ck_assert(watcher_attach(watcher, other_id, &other));
     /* the old name does nothing to the new one */
@@ -151,7 +157,7 @@ START_TEST(test_full)
     uint64_t ids[5];
     for (int i = 0; i < 5; i++) {
         connect_pair(&clients[i], &servers[i]);
-        ids[i] = watcher_add(watcher, servers[i]);
+        ids[i] = watcher_add(watcher, servers[i], NULL);
         ck_assert((ids[i] != 0) == (i < 4));
     }
     for (int i = 0; i < 5; i++) {
@@ -163,39 +169,91 @@ START_TEST(test_full)
 }
 END_TEST
 
-/* Over the limit of three the one that has been idle longest gives way: not who has a request, and
-   not who has just sent one that nobody has read yet. */
-START_TEST(test_idle_gives_way)
+static void open_one(int i, int *clients, int *servers, uint64_t *ids)
 {
-    int clients[5], servers[5];
-    uint64_t ids[5];
-    for (int i = 0; i < 3; i++) {
-        connect_pair(&clients[i], &servers[i]);
-        ids[i] = watcher_add(watcher, servers[i]);
-    }
-    watcher_phase(watcher, ids[0], WATCH_BODY, 0);
+    connect_pair(&clients[i], &servers[i]);
+    ids[i] = watcher_add(watcher, servers[i], NULL);
+    ck_assert_uint_ne(ids[i], 0);
+}
+
+static void close_one(int i, const int *clients, const int *servers, const uint64_t *ids)
+{
+    watcher_remove(watcher, ids[i]);
+    close(clients[i]);
+    close(servers[i]);
+}
+
+/* Over the limit of three one without a whole request is closed for the new one: the one that has
+   been idle longest; if none is idle, the one whose head has been incomplete longest. A request
+   that has just come and that nobody has read yet is not idle. */
+START_TEST(test_room_for_new_ones)
+{
+    int clients[6], servers[6];
+    uint64_t ids[6];
+    for (int i = 0; i < 3; i++)
+        open_one(i, clients, servers, ids);
+    ck_assert(watcher_phase(watcher, ids[0], WATCH_BODY, 9));
     ck_assert_int_eq(send(clients[1], "GET", 3, 0), 3);
     ck_assert(!watcher_is_over_limit(watcher));
-    connect_pair(&clients[3], &servers[3]);
-    ids[3] = watcher_add(watcher, servers[3]);
+    open_one(3, clients, servers, ids);
     ck_assert(closes(clients[2], 1000));
     ck_assert(!watcher_is_over_limit(watcher)); /* though it is still there */
     ck_assert_uint_eq(watcher_connections(watcher), 4);
-    watcher_remove(watcher, ids[2]);
-    ck_assert(!watcher_is_over_limit(watcher));
+    ck_assert(!watcher_phase(watcher, ids[2], WATCH_REPLY, 9)); /* too late */
+    close_one(2, clients, servers, ids);
 
-    watcher_phase(watcher, ids[3], WATCH_BODY, 0);
-    connect_pair(&clients[4], &servers[4]);
-    ids[4] = watcher_add(watcher, servers[4]);
+    ck_assert_int_eq(send(clients[3], "GET", 3, 0), 3); /* none is idle: the first head goes */
+    open_one(4, clients, servers, ids);
+    ck_assert(closes(clients[1], 1000));
+    ck_assert(!watcher_is_over_limit(watcher));
+    close_one(1, clients, servers, ids);
+
+    ck_assert(watcher_phase(watcher, ids[3], WATCH_BODY, 9));
+    ck_assert(watcher_phase(watcher, ids[4], WATCH_REPLY, 9));
+    open_one(5, clients, servers, ids);
     ck_assert(watcher_is_over_limit(watcher)); /* all are busy */
-    for (int i = 0; i < 5; i++) {
-        ck_assert(i == 2 || !closes(clients[i], 20));
-        watcher_remove(watcher, ids[i]);
-        close(clients[i]);
-        close(servers[i]);
+    for (int i = 0; i < 6; i++) {
+        if (i == 1 || i == 2)
+            continue;
+        ck_assert(!closes(clients[i], 20));
+        close_one(i, clients, servers, ids);
     }
     ck_assert_uint_eq(watcher_connections(watcher), 0);
     ck_assert(!watcher_is_over_limit(watcher));
+}
+END_TEST
+
+/* What is told before the connection is closed. */
+static void expect_told(int client, const char *expected)
+{
+    char told[8] = "";
+    ck_assert_int_eq(recv(client, told, 4, MSG_WAITALL), (int)strlen(expected));
+    ck_assert_str_eq(told, expected);
+    if (*expected)
+        ck_assert(closes(client, 3000));
+}
+
+START_TEST(test_expired)
+{
+    int client, server;
+    connect_pair(&client, &server);
+    uint64_t id = watcher_add(watcher, server, &server);
+    ck_assert(watcher_phase(watcher, id, WATCH_BODY, 0));
+    expect_told(client, "body");
+    ck_assert(!watcher_phase(watcher, id, WATCH_REPLY, 9));
+    ck_assert(!watcher_attach(watcher, id, &server));
+    watcher_remove(watcher, id);
+    close(client);
+    close(server);
+
+    connect_pair(&client, &server); /* who left is not told */
+    id = watcher_add(watcher, server, &server);
+    ck_assert(watcher_phase(watcher, id, WATCH_BODY, 9));
+    shutdown(client, SHUT_WR);
+    expect_told(client, "");
+    watcher_remove(watcher, id);
+    close(client);
+    close(server);
 }
 END_TEST
 
@@ -204,7 +262,7 @@ START_TEST(test_deadlines_and_drops)
     int client, server;
     struct seen seen = {0};
     connect_pair(&client, &server);
-    uint64_t id = watcher_add(watcher, server);
+    uint64_t id = watcher_add(watcher, server, NULL);
     ck_assert(!closes(client, 600)); /* idle is fine for long */
     watcher_phase(watcher, id, WATCH_REPLY, 0);
     ck_assert(closes(client, 2000));
@@ -214,7 +272,7 @@ START_TEST(test_deadlines_and_drops)
     close(server);
 
     connect_pair(&client, &server);
-    id = watcher_add(watcher, server);
+    id = watcher_add(watcher, server, NULL);
     ck_assert(watcher_attach(watcher, id, &seen));
     ck_assert(becomes(&seen.ticks, 2));
     atomic_store(&seen.drop, true);
@@ -235,8 +293,8 @@ START_TEST(test_drain)
     struct seen seen = {0};
     connect_pair(&idle_client, &idle_server);
     connect_pair(&busy_client, &busy_server);
-    uint64_t idle = watcher_add(watcher, idle_server);
-    uint64_t busy = watcher_add(watcher, busy_server);
+    uint64_t idle = watcher_add(watcher, idle_server, NULL);
+    uint64_t busy = watcher_add(watcher, busy_server, NULL);
     ck_assert(watcher_attach(watcher, busy, &seen));
     watcher_drain(watcher);
     ck_assert(!closes(idle_client, LIMIT_DRAIN_IDLE_SECONDS * 1000 - 500));
@@ -264,7 +322,8 @@ int main(void)
     tcase_add_test(tests, test_hangup_reaches_its_request);
     tcase_add_test(tests, test_nobody_is_told_after_detach_or_remove);
     tcase_add_test(tests, test_full);
-    tcase_add_test(tests, test_idle_gives_way);
+    tcase_add_test(tests, test_room_for_new_ones);
+    tcase_add_test(tests, test_expired);
     tcase_add_test(tests, test_deadlines_and_drops);
     tcase_add_test(tests, test_drain);
     suite_add_tcase(suite, tests);
