@@ -378,12 +378,49 @@ static void read_name(const struct gguf *gguf, struct model_config *config)
     config->name[length] = '\0';
 }
 
+/* Files that go with a model are GGUF files too; older ones have a key of their kind instead of
+   general.type. */
+static enum status check_kind(const struct gguf *gguf, struct error *error)
+{
+    static const struct {
+        const char *type, *key, *what;
+    } kinds[] = {
+        {"adapter", "adapter.type", "an adapter (LoRA) for a model; adapters are not supported"},
+        {"imatrix", "imatrix.datasets", "an importance matrix, which quantizing a model needs"},
+        {"mmproj", "clip.projector_type", "a projector of images or sound (mmproj)"},
+    };
+    struct gguf_string type = {"model", 5};
+    if (gguf_has(gguf, "general.type")) {
+        enum status status = gguf_get_string(gguf, "general.type", &type, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if ((strlen(kinds[i].type) == type.length &&
+             memcmp(kinds[i].type, type.text, type.length) == 0) ||
+            gguf_has(gguf, kinds[i].key))
+            return error_set(error, STATUS_UNSUPPORTED, "general.type",
+                             "this file is not a model, but %s", kinds[i].what);
+    if (type.length != 5 || memcmp(type.text, "model", 5) != 0)
+        return error_set(error, STATUS_UNSUPPORTED, "general.type",
+                         "this file is not a model: key 'general.type' is '%.*s'",
+                         (int)(type.length < 40 ? type.length : 40), type.text);
+    if (gguf_tensor_count(gguf) == 0)
+        return error_set(error, STATUS_UNSUPPORTED, "general.type",
+                         gguf_has(gguf, "tokenizer.ggml.tokens")
+                             ? "this file is not a model, but a vocabulary: it has no tensors"
+                             : "this file is not a model: it has no tensors");
+    return STATUS_OK;
+}
+
 enum status model_details_read(const struct gguf *gguf, struct model_details *out,
                                struct error *error)
 {
     struct model_details details = {0};
     struct gguf_string name;
-    enum status status = gguf_get_string(gguf, "general.architecture", &name, error);
+    enum status status = check_kind(gguf, error);
+    if (status == STATUS_OK)
+        status = gguf_get_string(gguf, "general.architecture", &name, error);
     if (status != STATUS_OK)
         return status;
     details.architecture = architecture_find(name);

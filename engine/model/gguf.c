@@ -58,13 +58,13 @@ struct part {
     uint64_t header_bytes;
     uint64_t header_capacity;
     uint64_t position; /* parsing is here */
+    uint32_t alignment;
 };
 
 struct gguf {
     struct part *parts;
     uint32_t part_count;
     uint32_t version;
-    uint32_t alignment;
     struct entry *entries; /* in file order, first part only */
     uint32_t entry_count;
     uint32_t *entries_sorted; /* [entry_count] by key */
@@ -372,27 +372,45 @@ static enum status sort_entries(struct gguf *gguf, struct error *error)
     return STATUS_OK;
 }
 
-/* Keys of the first part are kept; those of the others only have to be well formed. */
-static enum status parse_entries(struct gguf *gguf, uint32_t part_index, uint64_t count,
-                                 struct error *error)
+static const struct entry *find_key(const struct gguf *gguf, struct gguf_string key)
 {
-    struct part *part = &gguf->parts[part_index];
-    struct entry *entries = NULL;
-    if (part_index == 0) {
-        entries = calloc(count + 1, sizeof *entries);
-        if (entries == NULL)
-            return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
-        gguf->entries = entries;
+    uint32_t low = 0, high = gguf->entry_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct entry *entry = &gguf->entries[gguf->entries_sorted[middle]];
+        struct gguf_string name = entry_key(gguf, entry);
+        int order = compare_bytes(name.text, name.length, key.text, key.length);
+        if (order == 0)
+            return entry;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
     }
+    return NULL;
+}
+
+static const struct entry *find_entry(const struct gguf *gguf, const char *key)
+{
+    return find_key(gguf, (struct gguf_string){key, strlen(key)});
+}
+
+static bool string_equals(struct gguf_string string, const char *text)
+{
+    return string.length == strlen(text) && memcmp(string.text, text, string.length) == 0;
+}
+
+/* The keys of the first part. */
+static enum status parse_entries(struct gguf *gguf, uint64_t count, struct error *error)
+{
+    gguf->entries = calloc(count + 1, sizeof *gguf->entries);
+    if (gguf->entries == NULL)
+        return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
     for (uint64_t i = 0; i < count; ++i) {
-        struct entry skipped = {0};
-        struct entry *entry = entries != NULL ? &entries[i] : &skipped;
-        enum status status = parse_entry(part, i, entry, error);
+        enum status status = parse_entry(&gguf->parts[0], i, &gguf->entries[i], error);
         if (status != STATUS_OK)
             return status;
     }
-    if (entries == NULL)
-        return STATUS_OK;
     gguf->entry_count = (uint32_t)count;
     return sort_entries(gguf, error);
 }
@@ -450,8 +468,8 @@ static enum status parse_shape(struct part *part, struct gguf_tensor *tensor, co
 }
 
 /* The name is left as an offset, in the pointer, until the header stops growing. */
-static enum status parse_tensor(struct part *part, uint64_t number, uint32_t alignment,
-                                struct gguf_tensor *tensor, struct error *error)
+static enum status parse_tensor(struct part *part, uint64_t number, struct gguf_tensor *tensor,
+                                struct error *error)
 {
     char what[SHOWN_MAX + 40];
     snprintf(what, sizeof what, "the name of tensor %" PRIu64, number);
@@ -473,9 +491,9 @@ static enum status parse_tensor(struct part *part, uint64_t number, uint32_t ali
     status = part_take_u64(part, what, &tensor->offset, error);
     if (status != STATUS_OK)
         return status;
-    if (tensor->offset % alignment != 0)
+    if (tensor->offset % part->alignment != 0)
         return error_set(error, STATUS_INVALID, NULL, "%s is not aligned to %" PRIu32 " bytes",
-                         what, alignment);
+                         what, part->alignment);
     return STATUS_OK;
 }
 
@@ -491,7 +509,7 @@ static enum status place_tensors(struct gguf *gguf, uint32_t part_index, uint32_
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
     part->header = header;
     part->header_bytes = part->header_capacity = header_end;
-    uint64_t base = bytes_align(header_end, gguf->alignment);
+    uint64_t base = bytes_align(header_end, part->alignment);
     for (uint32_t i = first; i < gguf->tensor_count; ++i) {
         struct gguf_tensor *tensor = &gguf->tensors[i];
         tensor->name.text = (const char *)header + (uintptr_t)tensor->name.text;
@@ -534,7 +552,7 @@ static enum status parse_tensors(struct gguf *gguf, uint32_t part_index, uint64_
     uint32_t first = gguf->tensor_count;
     for (uint32_t i = 0; i < count; ++i) {
         gguf->tensor_parts[first + i] = (uint16_t)part_index;
-        status = parse_tensor(part, i, gguf->alignment, &gguf->tensors[first + i], error);
+        status = parse_tensor(part, i, &gguf->tensors[first + i], error);
         if (status != STATUS_OK)
             return status;
     }
@@ -606,23 +624,77 @@ static enum status parse_preamble(struct part *part, uint32_t *version, uint64_t
     return STATUS_OK;
 }
 
+/* Of the first part. */
 static enum status read_alignment(struct gguf *gguf, struct error *error)
 {
-    gguf->alignment = 32;
-    enum status status = gguf_get_u32(gguf, "general.alignment", &gguf->alignment, error);
+    uint32_t *alignment = &gguf->parts[0].alignment;
+    *alignment = 32;
+    enum status status = gguf_get_u32(gguf, "general.alignment", alignment, error);
     if (status == STATUS_NOT_FOUND) {
         error_clear(error);
         return STATUS_OK;
     }
     if (status != STATUS_OK)
         return status;
-    uint32_t value = gguf->alignment;
+    uint32_t value = *alignment;
     if (value == 0 || (value & (value - 1)) != 0 || value > ALIGNMENT_MAX)
         return error_set(error, STATUS_INVALID, NULL,
                          "key 'general.alignment' is %" PRIu32
                          ", not a power of two up to %" PRIu32,
                          value, ALIGNMENT_MAX);
     return STATUS_OK;
+}
+
+/* Is the value of `theirs` in another part that of the first part's `ours`? */
+static bool same_value(const struct gguf *gguf, const struct entry *ours, const struct part *part,
+                       const struct entry *theirs)
+{
+    return ours->type == theirs->type && ours->element == theirs->element &&
+           ours->count == theirs->count && ours->end - ours->value == theirs->end - theirs->value &&
+           memcmp(gguf->parts[0].header + ours->value, part->header + theirs->value,
+                  theirs->end - theirs->value) == 0;
+}
+
+/* A later part says which one it is; what it says of the model is what the first part says. */
+static enum status check_part(const struct gguf *gguf, const struct gguf *keys, uint32_t part_index,
+                              const char *path, struct error *error)
+{
+    uint32_t number = UINT32_MAX;
+    if (gguf_get_u32(keys, "split.no", &number, NULL) != STATUS_OK || number != part_index)
+        return error_set(error, STATUS_INVALID, "model",
+                         "%s is not part %" PRIu32 " of the model (key 'split.no')", path,
+                         part_index + 1);
+    for (uint32_t i = 0; i < gguf->entry_count; ++i) {
+        const struct entry *ours = &gguf->entries[i];
+        struct gguf_string key = entry_key(gguf, ours);
+        const struct entry *theirs = find_key(keys, key);
+        bool own = string_equals(key, "split.no") || string_equals(key, "general.alignment");
+        bool needed =
+            string_equals(key, "split.count") || string_equals(key, "split.tensors.count");
+        if (own || (!theirs && !needed))
+            continue;
+        if (!theirs || !same_value(gguf, ours, keys->parts, theirs))
+            return error_set(error, STATUS_INVALID, "model",
+                             "%s is a part of another model: its key '%.*s' is not the first "
+                             "part's",
+                             path, SHOW(key.length), key.text);
+    }
+    return STATUS_OK;
+}
+
+/* The keys of a later part are looked at and not kept. */
+static enum status parse_other_keys(struct gguf *gguf, uint32_t part_index, uint64_t count,
+                                    const char *path, struct error *error)
+{
+    struct gguf keys = {.parts = &gguf->parts[part_index], .part_count = 1};
+    enum status status = parse_entries(&keys, count, error);
+    if (status == STATUS_OK)
+        status = read_alignment(&keys, error);
+    if (status == STATUS_OK)
+        status = check_part(gguf, &keys, part_index, path, error);
+    free(keys.entries);
+    free(keys.entries_sorted);
+    return status;
 }
 
 static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char *path,
@@ -637,16 +709,15 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
     status = parse_preamble(part, &version, &tensor_count, &key_count, error);
     if (status != STATUS_OK)
         return status;
-    status = parse_entries(gguf, part_index, key_count, error);
-    if (status != STATUS_OK)
-        return status;
     if (part_index == 0) {
         gguf->version = version;
-        status = read_alignment(gguf, error);
-        if (status != STATUS_OK)
-            return status;
+        status = parse_entries(gguf, key_count, error);
+        if (status == STATUS_OK)
+            status = read_alignment(gguf, error);
+    } else {
+        status = parse_other_keys(gguf, part_index, key_count, path, error);
     }
-    return parse_tensors(gguf, part_index, tensor_count, error);
+    return status == STATUS_OK ? parse_tensors(gguf, part_index, tensor_count, error) : status;
 }
 
 /* The digits of "…-00001-of-00003.gguf" at `at`; false when there are not exactly five. */
@@ -830,25 +901,6 @@ enum gguf_type gguf_key_type(const struct gguf *gguf, uint32_t index)
 {
     CHECK(index < gguf->entry_count);
     return gguf->entries[index].type;
-}
-
-static const struct entry *find_entry(const struct gguf *gguf, const char *key)
-{
-    size_t length = strlen(key);
-    uint32_t low = 0, high = gguf->entry_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct entry *entry = &gguf->entries[gguf->entries_sorted[middle]];
-        struct gguf_string name = entry_key(gguf, entry);
-        int order = compare_bytes(name.text, name.length, key, length);
-        if (order == 0)
-            return entry;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
 }
 
 bool gguf_has(const struct gguf *gguf, const char *key)

@@ -214,6 +214,18 @@ START_TEST(test_unknown)
     spec.text_key = "general.architecture";
     spec.text = "mamba9";
     refused(&spec, STATUS_UNSUPPORTED, "mamba9");
+    static const char *const kinds[][2] = {{"adapter", "an adapter"},
+                                           {"imatrix", "an importance matrix"},
+                                           {"mmproj", "a projector"},
+                                           {"vocab", "'vocab'"}};
+    spec.text_key = "general.type";
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        spec.text = kinds[i][0];
+        refused(&spec, STATUS_UNSUPPORTED, kinds[i][1]);
+    }
+    spec.text_key = "adapter.type"; /* before there was general.type */
+    spec.text = "lora";
+    refused(&spec, STATUS_UNSUPPORTED, "an adapter");
     spec.text_key = "llama.rope.scaling.type";
     spec.text = "spiral";
     refused(&spec, STATUS_UNSUPPORTED, "spiral");

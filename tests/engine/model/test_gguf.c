@@ -567,19 +567,42 @@ static enum status open_in(const char *folder, const char *name, struct gguf **o
     return gguf_open(path, out, error);
 }
 
-static void write_parts(const char *folder, const char *const names[3])
+/* What part 2 says of itself. */
+struct second_part {
+    const char *name; /* general.name; the first part's is "model" */
+    uint32_t number, count, tensors, alignment;
+    bool no_number, no_count;
+};
+
+static void write_parts_with(const char *folder, const char *const names[3],
+                             const struct second_part *second)
 {
     for (uint32_t part = 0; part < 3; ++part) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
-        if (part == 0)
+        struct second_part own = {.number = part, .count = 3, .tensors = 4};
+        if (part == 1)
+            own = *second;
+        if (part == 0) {
             add_string(&writer, "general.architecture", "llama");
-        add_key(&writer, "split.no", GGUF_UINT16);
-        buffer_append(&writer.keys, &(uint16_t){(uint16_t)part}, 2);
-        add_key(&writer, "split.count", GGUF_UINT16);
-        buffer_append(&writer.keys, &(uint16_t){3}, 2);
+            add_string(&writer, "general.name", "model");
+        }
+        if (own.name)
+            add_string(&writer, "general.name", own.name);
+        if (own.alignment) {
+            add_u32(&writer, "general.alignment", own.alignment);
+            writer.alignment = own.alignment;
+        }
+        if (!own.no_number) {
+            add_key(&writer, "split.no", GGUF_UINT16);
+            buffer_append(&writer.keys, &(uint16_t){(uint16_t)own.number}, 2);
+        }
+        if (!own.no_count) {
+            add_key(&writer, "split.count", GGUF_UINT16);
+            buffer_append(&writer.keys, &(uint16_t){(uint16_t)own.count}, 2);
+        }
         add_key(&writer, "split.tensors.count", GGUF_INT32);
-        put_u32(&writer.keys, 4);
+        put_u32(&writer.keys, own.tensors);
         if (part > 0) {
             char name[8];
             snprintf(name, sizeof name, "t%u", part);
@@ -591,6 +614,59 @@ static void write_parts(const char *folder, const char *const names[3])
         write_part(folder, names[part], &writer);
     }
 }
+
+static void write_parts(const char *folder, const char *const names[3])
+{
+    write_parts_with(folder, names, &(struct second_part){.number = 1, .count = 3, .tensors = 4});
+}
+
+/* A later part is the one that its name says, of the same model, with an alignment of its own. */
+START_TEST(test_later_parts_are_checked)
+{
+    char folder[] = "/tmp/quire-gguf-XXXXXX", path[128];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    static const char *const names[3] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf",
+                                         "m-00003-of-00003.gguf"};
+    static const struct {
+        struct second_part second;
+        const char *named; /* NULL: it is fine */
+    } cases[] = {
+        {{.number = 1, .count = 3, .tensors = 4, .name = "model"}, NULL},
+        {{.number = 1, .count = 3, .tensors = 4, .alignment = 64}, NULL},
+        {{.number = 1, .count = 3, .tensors = 4, .alignment = 8}, NULL},
+        {{.number = 2, .count = 3, .tensors = 4}, "not part 2"},
+        {{.number = 0, .count = 3, .tensors = 4}, "not part 2"},
+        {{.no_number = true, .count = 3, .tensors = 4}, "not part 2"},
+        {{.number = 1, .count = 4, .tensors = 4}, "'split.count'"},
+        {{.number = 1, .no_count = true, .tensors = 4}, "'split.count'"},
+        {{.number = 1, .count = 3, .tensors = 5}, "'split.tensors.count'"},
+        {{.number = 1, .count = 3, .tensors = 4, .name = "models"}, "'general.name'"},
+        {{.number = 1, .count = 3, .tensors = 4, .alignment = 24}, "general.alignment"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf *gguf;
+        struct error error;
+        write_parts_with(folder, names, &cases[i].second);
+        enum status status = open_in(folder, names[0], &gguf, &error);
+        ck_assert_msg((status == STATUS_OK) == !cases[i].named, "case %zu: %s", i, error.message);
+        if (status != STATUS_OK) {
+            ck_assert_msg(strstr(error.message, cases[i].named) != NULL, "%s", error.message);
+            continue;
+        }
+        uint8_t data[40];
+        ck_assert_int_eq(gguf_read(gguf, gguf_find_tensor(gguf, "u1"), 0, data, 40, &error),
+                         STATUS_OK);
+        for (unsigned k = 0; k < 40; k++) /* found where its own alignment says */
+            ck_assert_uint_eq(data[k], k);
+        gguf_close(gguf);
+    }
+    for (int i = 0; i < 3; ++i) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+END_TEST
 
 START_TEST(test_split_files)
 {
@@ -633,9 +709,9 @@ START_TEST(test_split_files)
     unlink(from);
     snprintf(from, sizeof from, "%s/%s", folder, names[1]);
     unlink(from);
-    ck_assert_int_eq(link(to, from), 0); /* part 2 is part 3 now: its tensors are there twice */
+    ck_assert_int_eq(link(to, from), 0); /* part 2 is part 3 now */
     ck_assert_int_eq(open_in(folder, names[0], &gguf, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.message, "twice"));
+    ck_assert_ptr_nonnull(strstr(error.message, "not part 2"));
     for (int i = 0; i < 3; ++i) {
         snprintf(from, sizeof from, "%s/%s", folder, names[i]);
         unlink(from);
@@ -689,6 +765,7 @@ int main(void)
     tcase_add_test(tests, test_alignment);
     tcase_add_test(tests, test_other_files);
     tcase_add_test(tests, test_split_files);
+    tcase_add_test(tests, test_later_parts_are_checked);
     tcase_add_test(tests, test_values_for_people);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
