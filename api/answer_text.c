@@ -94,7 +94,7 @@ enum status answer_advance(struct answer *answer, struct answer_choice *choice, 
     choice->token_count = state->next;
     if (stopped) {
         choice->finish = "stop";
-        completion_cancel_choice(completion, choice->choice);
+        completion_stop_choice(completion, choice->choice);
         return STATUS_OK;
     }
     if (taken < count || reason == FINISH_NONE)

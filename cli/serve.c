@@ -233,6 +233,8 @@ static enum status start(struct service *service, struct error *error)
     const struct http_options *http = &service->options->serve.http;
     struct settings *settings = &service->options->settings;
     enum status status = open_descriptors(service, error);
+    if (status == STATUS_OK)
+        status = runtime_check_names(settings, error);
     if (status == STATUS_OK && settings->api_key_file)
         status = auth_load(settings->api_key_file, &service->auth, error);
     /* Room for the keys that a SIGHUP may bring. */

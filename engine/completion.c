@@ -141,9 +141,10 @@ void completion_cancel(struct completion *completion)
     raise_epoch(completion);
 }
 
-void completion_cancel_choice(struct completion *completion, uint32_t choice)
+void completion_stop_choice(struct completion *completion, uint32_t choice)
 {
     CHECK(choice < completion->sequence_count);
+    atomic_store(&completion->sequences[choice].stopped, true);
     atomic_store(&completion->sequences[choice].cancelled, true);
     raise_epoch(completion);
 }

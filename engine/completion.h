@@ -57,8 +57,9 @@ void completion_release(struct completion *completion);
 /* Any thread that knows the completion is held. Idempotent. The engine frees its pages within one
    step. */
 void completion_cancel(struct completion *completion);
-/* As completion_cancel for one choice (e.g. a stop string was found in it); the others go on. */
-void completion_cancel_choice(struct completion *completion, uint32_t choice);
+/* As completion_cancel for one choice in which a stop string was found: it ends with FINISH_STOP,
+   and the others go on. */
+void completion_stop_choice(struct completion *completion, uint32_t choice);
 
 /* Reader: choice's tokens from index `from`; returns how many are there, *tokens points into the
    ring and stays valid until completion_release. */

@@ -18,6 +18,7 @@
 struct key {
     uint8_t bytes[LIMIT_API_KEY_BYTES]; /* padded with zeros; keys hold no zero byte */
     uint64_t salt;                      /* 0: none stands here any more */
+    bool is_operator;
 };
 
 /* A key's number is its place + 1. */
@@ -41,6 +42,16 @@ static uint64_t key_salt(const uint8_t *bytes, size_t length)
     hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
     hash ^= hash >> 31;
     return hash ? hash : 1;
+}
+
+/* "KEY operator": the length of the key without the mark, or of all of the text. */
+static size_t unmarked_length(const char *text, size_t length)
+{
+    static const char mark[] = "operator";
+    size_t key = strcspn(text, " \t"), blanks = strspn(text + key, " \t");
+    bool marked = key + blanks + strlen(mark) == length && blanks > 0 &&
+                  memcmp(text + key + blanks, mark, strlen(mark)) == 0;
+    return marked ? key : length;
 }
 
 /* 0 when equal. Reads every byte whatever it finds. */
@@ -98,9 +109,11 @@ static enum status read_keys(FILE *file, const char *path, struct key_table *tab
         size_t start = strspn(text, " \t");
         if (start >= length || text[start] == '#')
             continue;
-        enum status status = add_key(table, text + start, length - start, line, path, error);
+        size_t own = unmarked_length(text + start, length - start);
+        enum status status = add_key(table, text + start, own, line, path, error);
         if (status != STATUS_OK)
             return status;
+        table->keys[table->count - 1].is_operator = own < length - start;
     }
     explicit_bzero(text, sizeof text);
     if (ferror(file))
@@ -108,6 +121,8 @@ static enum status read_keys(FILE *file, const char *path, struct key_table *tab
     if (!table->count)
         return error_set(error, STATUS_INVALID, "api-key-file",
                          "%s holds no key; write one on a line of its own", path);
+    if (table->count == 1) /* there is nobody else */
+        table->keys[0].is_operator = true;
     return STATUS_OK;
 }
 
@@ -167,8 +182,11 @@ static void merge_keys(struct key_table *table, const struct key_table *file,
         change->removed++;
     }
     for (unsigned i = 0; i < file->count; i++) {
-        if (find_key(table, &file->keys[i]) < table->count)
+        unsigned known = find_key(table, &file->keys[i]);
+        if (known < table->count) {
+            table->keys[known].is_operator = file->keys[i].is_operator;
             continue;
+        }
         struct key *place = free_place(table);
         CHECK(place);
         *place = file->keys[i];
@@ -261,6 +279,7 @@ bool auth_allows(struct auth *auth, const char *header, struct auth_key *key)
         uint64_t mask = 0 - (uint64_t)(key_difference(shown, auth->table.keys[i].bytes) == 0);
         key->salt |= mask & auth->table.keys[i].salt;
         key->number |= (uint32_t)mask & (i + 1);
+        key->is_operator |= (bool)(mask & auth->table.keys[i].is_operator);
     }
     pthread_rwlock_unlock(&auth->lock);
     explicit_bzero(shown, sizeof shown);

@@ -16,9 +16,10 @@
 
 struct auth;
 
-/* One key a line; empty lines and lines that begin with '#' are skipped, blanks around a key are
-   not part of it. STATUS_INVALID for an empty file, a key that is too long, has blanks or control
-   characters, or stands there twice; the message names the line, never the key. */
+/* One key a line, with the word "operator" behind those that may do what concerns all keys; of one
+   key alone it is true anyway. Empty lines and lines that begin with '#' are skipped, blanks around
+   a key are not part of it. STATUS_INVALID for an empty file, a key that is too long, has blanks or
+   control characters, or stands there twice; the message names the line, never the key. */
 enum status auth_load(const char *path, struct auth **out, struct error *error);
 void auth_destroy(struct auth *auth);
 
@@ -41,6 +42,7 @@ struct auth_key {
     uint64_t salt;   /* never 0 */
     uint32_t number; /* 1 … LIMIT_API_KEYS, in the order in which keys were first read; that of a
                         removed key is given to another one only when all are used up */
+    bool is_operator;
 };
 
 /* `header` is the value of Authorization, or NULL. True when it is "Bearer KEY" (the scheme in any

@@ -82,6 +82,7 @@ struct request {
     const struct route *route;
     const struct http_head *head; /* of the connection's framing, as long as the request */
     struct answer_caller caller;
+    bool from_operator; /* without keys everybody is one */
     /* the library's thread only (the preprocessing thread while REQUEST_OPENING) */
     enum request_state state;
     bool closing, discard;

@@ -171,6 +171,7 @@ static bool take_key(struct request *r)
     struct auth_key key = {0};
     if (config->auth && !auth_allows(config->auth, http_header(r, "Authorization"), &key))
         return false;
+    r->from_operator = !config->auth || key.is_operator;
     r->caller.tenant = key.number;
     r->caller.cache_salt = strcmp(config->settings->cache_scope, "global") != 0 ? key.salt : 0;
     return true;
@@ -452,6 +453,13 @@ static enum MHD_Result get_root(struct request *r)
 static enum MHD_Result post_cache_reset(struct request *r)
 {
     struct runtime *runtime = atomic_load(&r->server->runtime);
+    if (!r->from_operator) {
+        http_refuse(
+            r, 403, STATUS_INVALID, "operator_only",
+            "the cache is that of all keys: this takes an operator's key, one with the word "
+            "operator behind it in --api-key-file");
+        return http_reply_error(r, 403, &r->error);
+    }
     engine_reset_cache(runtime->engine);
     return reply_text(r, 200, JSON_TYPE, "{\"status\":\"ok\"}\n");
 }

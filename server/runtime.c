@@ -14,6 +14,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/utf8.h"
 #include "sizing/plan.h"
 
 #include <ctype.h>
@@ -320,6 +321,26 @@ static enum status make_engine(struct runtime *runtime, struct plan *plan,
     return engine_create(&plan->engine, &runtime->engine, error);
 }
 
+/* A name stands in JSON, in metrics' labels and in paths. */
+static enum status check_name(const char *name, bool given, struct error *error)
+{
+    size_t length = strlen(name);
+    bool good = length > 0 && length < MODEL_NAME_BYTES && utf8_valid(name, length);
+    uint32_t code_point;
+    for (size_t at = 0; good && at < length;) {
+        at += (size_t)utf8_decode(name + at, length - at, &code_point);
+        good = code_point >= 0x20 && !(code_point >= 0x7f && code_point < 0xa0);
+    }
+    if (good)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "served-model-name",
+                     given ? "--served-model-name must be 1 to %u bytes of UTF-8 without control "
+                             "characters"
+                           : "the file's name cannot be the model's name, which is 1 to %u bytes "
+                             "of UTF-8 without control characters: give --served-model-name",
+                     MODEL_NAME_BYTES - 1);
+}
+
 /* What clients call the model: as given, or the file's name without its folder and ".gguf". */
 static void name_model(struct runtime *runtime, const struct settings *settings)
 {
@@ -337,6 +358,17 @@ static void name_model(struct runtime *runtime, const struct settings *settings)
         runtime->api.model_name_count = 1;
     }
     runtime->api.model_names = runtime->model_names;
+}
+
+enum status runtime_check_names(const struct settings *settings, struct error *error)
+{
+    const char *slash = strrchr(settings->model_path, '/');
+    enum status status = STATUS_OK;
+    for (unsigned i = 0; i < settings->served_model_name_count && status == STATUS_OK; i++)
+        status = check_name(settings->served_model_names[i], true, error);
+    return settings->served_model_name_count
+               ? status
+               : check_name(slash ? slash + 1 : settings->model_path, false, error);
 }
 
 static enum status load_all(struct runtime *runtime, const struct settings *settings,

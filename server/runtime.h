@@ -14,6 +14,8 @@
 #include "engine/text/tokenizer.h"
 #include "sizing/settings.h"
 
+#define MODEL_NAME_BYTES 256u /* of a served name, its end included */
+
 struct runtime {
     struct budget budget;
     const struct kernels *kernels;
@@ -30,7 +32,7 @@ struct runtime {
     uint32_t context; /* effective: the smallest of option, model and pool */
     struct api_context api;
     /* what api and engine borrow */
-    char model_name[128];
+    char model_name[MODEL_NAME_BYTES];
     const char *model_names[SETTINGS_MODEL_NAMES_MAX];
     uint32_t *end_tokens;
 };
@@ -41,6 +43,10 @@ typedef enum status (*runtime_backend_factory)(const struct gguf *gguf,
                                                const struct model_config *config,
                                                const struct backend_options *options,
                                                struct backend **out, struct error *error);
+
+/* Can the model be served by the names that were given, or by its file's? Any client must be able
+   to read them and to send them back. */
+enum status runtime_check_names(const struct settings *settings, struct error *error);
 
 /* Fill in what the settings left to the machine: memory_bytes, threads, max_connections. Logs who
    decided (base/machine.h), and, where the engine runs here, warns of a given budget that is larger

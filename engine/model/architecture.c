@@ -405,11 +405,6 @@ static enum status check_kind(const struct gguf *gguf, struct error *error)
         return error_set(error, STATUS_UNSUPPORTED, "general.type",
                          "this file is not a model: key 'general.type' is '%.*s'",
                          (int)(type.length < 40 ? type.length : 40), type.text);
-    if (gguf_tensor_count(gguf) == 0)
-        return error_set(error, STATUS_UNSUPPORTED, "general.type",
-                         gguf_has(gguf, "tokenizer.ggml.tokens")
-                             ? "this file is not a model, but a vocabulary: it has no tensors"
-                             : "this file is not a model: it has no tensors");
     return STATUS_OK;
 }
 
@@ -426,6 +421,11 @@ enum status model_details_read(const struct gguf *gguf, struct model_details *ou
     details.architecture = architecture_find(name);
     if (details.architecture == NULL)
         return refuse_architecture(name, error);
+    if (gguf_tensor_count(gguf) == 0)
+        return error_set(error, STATUS_UNSUPPORTED, "general.type",
+                         gguf_has(gguf, "tokenizer.ggml.tokens")
+                             ? "this file is not a model, but a vocabulary: it has no tensors"
+                             : "this file is not a model: it has no tensors");
     snprintf(details.config.architecture, sizeof details.config.architecture, "%s",
              details.architecture->name);
     read_name(gguf, &details.config);

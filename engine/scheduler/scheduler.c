@@ -166,7 +166,7 @@ static enum finish_reason reason_to_end(struct scheduler *s, const struct comple
                                         uint32_t index, uint64_t now_ns)
 {
     if (completion_is_cancelled(completion, index))
-        return FINISH_CANCELLED;
+        return atomic_load(&completion->sequences[index].stopped) ? FINISH_STOP : FINISH_CANCELLED;
     uint64_t deadline_ns = completion->deadline_ns ? completion->deadline_ns : UINT64_MAX;
     if (now_ns >= deadline_ns)
         return FINISH_TIMEOUT;

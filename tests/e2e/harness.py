@@ -418,7 +418,8 @@ def stop_shared():
 def run_quire(*arguments, timeout=60, environment=None, binary=None):
     """One call of the program to its end."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-    return subprocess.run([str(binary or BINARY), *map(str, arguments)], stdin=subprocess.DEVNULL,
+    arguments = [a if isinstance(a, bytes) else str(a) for a in arguments]
+    return subprocess.run([str(binary or BINARY), *arguments], stdin=subprocess.DEVNULL,
                           capture_output=True, timeout=patience(timeout),
                           env={**clean, **(environment or {})})
 

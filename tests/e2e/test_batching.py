@@ -84,6 +84,16 @@ def test_counters_add_up(tiny):
     reasons = [c["finish_reason"] for a in asked for c in a["choices"]]
     for reason in ("stop", "length"):
         assert grew("vllm:request_success_total", finished_reason=reason) == reasons.count(reason)
+    long = {"prompt": harness.words(400, 20), "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+    text = tiny.complete({**long, "max_tokens": 8})["choices"][0]["text"]
+    before, old = tiny.metrics(), before
+    stopped = tiny.complete({**long, "stop": text[len(text) // 2:]})
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    tiny.wait_idle()
+    after, newest = tiny.metrics(), after
+    assert grew("vllm:request_success_total", finished_reason="stop") == 1, "a stop string is a stop"
+    assert grew("vllm:request_success_total", finished_reason="abort") == 0
+    before, after = old, newest
     for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time", "request_prefill_time",
                  "request_decode_time"):
         assert grew(f"vllm:{name}_seconds_count") >= 6, name

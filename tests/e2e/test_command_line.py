@@ -276,6 +276,39 @@ def test_a_tensor_of_an_unknown_type_is_refused_by_name(tmp_path):
     assert done.returncode == 1 and b"blk.1.attn_q.weight" in done.stderr
 
 
+@pytest.mark.parametrize("kind, said", [
+    ("adapter", b"an adapter"), ("imatrix", b"an importance matrix"), ("vocabulary", b"a vocabulary"),
+])
+def test_a_file_that_goes_with_a_model_says_what_it_is(tmp_path, kind, said):
+    path = tmp_path / f"{kind}.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    if kind == "vocabulary":
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(["a", "b"])
+    else:
+        writer.add_type(kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    done = run_quire("run", "-m", path, "--log-level", "error", "x", timeout=10)
+    assert done.returncode == 1 and said in done.stderr and len(lines(done.stderr)) == 1, done.stderr
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"two\nlines", b"\x1b[2J", b"bell\x07", b"next\xc2\x85", b"", b"a" * 256])
+def test_a_served_name_that_cannot_be_sent_back(name):
+    done = run_quire("serve", "-m", harness.tiny(), "--port", "0", "--served-model-name", name, "--log-level", "error", timeout=10)
+    assert done.returncode in (1, 2) and b"--served-model-name" in done.stderr, done.stderr
+
+
+def test_a_file_whose_name_cannot_be_sent_back(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.gguf"
+    os.symlink(harness.tiny(), path)
+    done = run_quire("serve", "-m", path, "--port", "0", "--log-level", "error", timeout=10)
+    assert done.returncode == 1 and b"--served-model-name" in done.stderr
+    assert run_quire("run", "-m", path, "--log-level", "error", "-n", "1", "x", timeout=10).returncode == 0
+
+
 def test_a_file_with_nothing_in_it(tmp_path):
     """It is a GGUF file, so it can be inspected; but it is no model."""
     path = tmp_path / "nothing.gguf"

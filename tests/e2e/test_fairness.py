@@ -158,6 +158,29 @@ def test_the_operator_empties_the_cache(tmp_path):
         assert "cache_reset" in server.log and "are kept" in server.log
 
 
+@pytest.mark.sanitizer
+def test_another_key_does_not_empty_the_cache(tmp_path):
+    """Neither with a cache for each key nor with one for all."""
+    keys = tmp_path / "keys"
+    keys.write_text("root operator\nalice\nbob\n")
+    for scope in ("key", "global"):
+        with harness.started("--api-key-file", keys, "--cache-scope", scope, model=harness.tiny(), key="alice") as server:
+            def reset(key):
+                return server.request("POST", "/v1/cache/reset", headers={"Authorization": f"Bearer {key}"})
+
+            def cached():
+                body = {"prompt": long_prompt(1, 100), "max_tokens": 1}
+                return server.complete(body)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+            assert (cached(), cached()) == (0, 96)
+            for key in ("alice", "bob"):
+                refused = reset(key)
+                assert refused.status == 403 and refused.error["code"] == "operator_only"
+            assert cached() == 96 and server.metrics()("quire_cache_resets_total") == 0
+            assert reset("root").status == 200
+            assert cached() == 0
+
+
 # priorities
 
 

@@ -202,6 +202,7 @@ def options(server, target, origin=b"https://a.example", asked=None):
 def test_models_by_id(tiny):
     name = tiny.request("GET", "/v1/models").json["data"][0]["id"]
     assert tiny.get(f"/v1/models/{name}").json["id"] == name
+    assert tiny.get("/v1/models/default").json["id"] == name, "as requests may call it"
     escaped = "".join(f"%{byte:02x}" for byte in name.encode())
     assert tiny.get(f"/v1/models/{escaped}").json["id"] == name
     for bad in "other", name + "%00", "%zz", "%", "%4", name + "/x", "a" * 300:

@@ -165,12 +165,12 @@ START_TEST(cancelling_raises_the_engines_epoch_while_it_holds)
     atomic_uint epoch = 0;
     struct completion_spec spec = spec_of(3, 3);
     struct completion *c = create(&spec);
-    completion_cancel_choice(c, 1); /* before submit: seen when it comes in */
+    completion_stop_choice(c, 1); /* before submit: seen when it comes in */
     ck_assert_uint_eq(epoch, 0);
     completion_attach(c, &epoch);
     ck_assert(!completion_is_cancelled(c, 0));
     ck_assert(completion_is_cancelled(c, 1));
-    completion_cancel_choice(c, 2);
+    completion_stop_choice(c, 2);
     ck_assert_uint_eq(epoch, 1);
     completion_release(c); /* not done: the reader's leaving cancels all */
     ck_assert_uint_eq(epoch, 2);

@@ -304,7 +304,7 @@ static void one_cancel(struct simulation *sim)
     } else {
         uint32_t choice = dice(client->request.choice_count);
         client->choice_cancelled[choice] = true;
-        completion_cancel_choice(client->completion, choice);
+        completion_stop_choice(client->completion, choice);
     }
 }
 

@@ -23,10 +23,30 @@ static enum status load(const char *text, struct auth **out)
     return auth_load(path, out, &error);
 }
 
+/* Who may do what concerns all keys. */
+START_TEST(test_operators)
+{
+    struct auth *auth;
+    struct auth_key key;
+    ck_assert_int_eq(load("a\nb \t operator \r\noperator\n", &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer a", &key) && !key.is_operator);
+    ck_assert(auth_allows(auth, "Bearer b", &key) && key.is_operator && key.number == 2);
+    ck_assert(auth_allows(auth, "Bearer operator", &key) && !key.is_operator);
+    ck_assert(!auth_allows(auth, "Bearer b operator", &key) && !key.is_operator);
+    auth_destroy(auth);
+    ck_assert_int_eq(load("alone\n", &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer alone", &key) && key.is_operator);
+    auth_destroy(auth);
+    ck_assert_int_eq(load("a operators\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("a operator b\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("a\na operator\n", &auth), STATUS_INVALID);
+}
+END_TEST
+
 START_TEST(test_keys_open)
 {
     struct auth *auth;
-    struct auth_key one, two, none = {7, 7};
+    struct auth_key one, two, none = {7, 7, true};
     ck_assert_int_eq(load("# ours\n\n  sk-one \r\nsk-two\n", &auth), STATUS_OK);
     ck_assert_uint_eq(auth_key_count(auth), 2);
     ck_assert(auth_allows(auth, "Bearer sk-one", &one));
@@ -34,7 +54,8 @@ START_TEST(test_keys_open)
     ck_assert(one.salt && two.salt && one.salt != two.salt);
     ck_assert(one.number == 1 && two.number == 2);
     ck_assert(!auth_allows(auth, "Bearer sk-on", &none));
-    ck_assert(none.salt == 0 && none.number == 0);
+    ck_assert(none.salt == 0 && none.number == 0 && !none.is_operator);
+    ck_assert(!one.is_operator && !two.is_operator);
     ck_assert(!auth_allows(auth, "Bearer sk-one2", &none));
     ck_assert(!auth_allows(auth, "Bearer ", &none));
     ck_assert(!auth_allows(auth, "Bearer", &none));
@@ -185,6 +206,7 @@ int main(void)
     Suite *suite = suite_create("auth");
     TCase *tests = tcase_create("auth");
     tcase_add_test(tests, test_keys_open);
+    tcase_add_test(tests, test_operators);
     tcase_add_test(tests, test_long_keys);
     tcase_add_test(tests, test_bad_files);
     tcase_add_test(tests, test_many_keys);

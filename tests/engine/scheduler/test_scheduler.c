@@ -521,7 +521,7 @@ START_TEST(cancelled_work_is_gone_with_its_pages_before_the_next_step)
 }
 END_TEST
 
-START_TEST(one_choice_can_be_cancelled_even_the_one_that_leads)
+START_TEST(one_choice_can_be_stopped_even_the_one_that_leads)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 8});
@@ -530,16 +530,18 @@ START_TEST(one_choice_can_be_cancelled_even_the_one_that_leads)
     a.temperature = 0.8f;
     struct completion *ca = add(rig, &a);
     expect(rig, 8, "A:0+8");
-    completion_cancel_choice(ca, 0);
+    completion_stop_choice(ca, 0);
     expect(rig, 8, "A.1:8+4"); /* a follower leads now, and finds the first page */
-    completion_cancel_choice(ca, 2);
+    completion_stop_choice(ca, 2);
     expect(rig, 8, "A.1:12+1");
     ck_assert(!completion_done(ca));
     expect(rig, 8, "A.1:13+1");
     ck_assert(completion_done(ca));
-    ck_assert_int_eq(completion_reason(ca, 0), FINISH_CANCELLED);
+    ck_assert_int_eq(completion_reason(ca, 0), FINISH_STOP);
     ck_assert_int_eq(completion_reason(ca, 1), FINISH_LENGTH);
-    ck_assert_int_eq(completion_reason(ca, 2), FINISH_CANCELLED);
+    ck_assert_int_eq(completion_reason(ca, 2), FINISH_STOP);
+    ck_assert_uint_eq(metric_get(&rig->metrics.finished[FINISH_STOP]), 2);
+    ck_assert_uint_eq(metric_get(&rig->metrics.finished[FINISH_CANCELLED]), 0);
     struct rig_answer answer;
     rig_expect(&a, 1, rig->max_length, &answer);
     const struct completion_token *tokens;
@@ -814,7 +816,7 @@ int main(void)
     tcase_add_test(tcase, a_prefix_in_the_making_is_waited_for);
     tcase_add_test(tcase, who_waits_for_a_prefix_goes_on_when_its_maker_is_cancelled);
     tcase_add_test(tcase, cancelled_work_is_gone_with_its_pages_before_the_next_step);
-    tcase_add_test(tcase, one_choice_can_be_cancelled_even_the_one_that_leads);
+    tcase_add_test(tcase, one_choice_can_be_stopped_even_the_one_that_leads);
     tcase_add_test(tcase, the_answer_ends_where_the_pool_does_and_the_queue_moves_on);
     tcase_add_test(tcase, the_longest_prompt_that_is_admitted_gets_one_token);
     tcase_add_test(tcase, sixteen_requests_in_a_pool_for_three_all_finish_in_order);
