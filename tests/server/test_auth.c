@@ -23,26 +23,6 @@ static enum status load(const char *text, struct auth **out)
     return auth_load(path, out, &error);
 }
 
-/* Who may do what concerns all keys. */
-START_TEST(test_operators)
-{
-    struct auth *auth;
-    struct auth_key key;
-    ck_assert_int_eq(load("a\nb \t operator \r\noperator\n", &auth), STATUS_OK);
-    ck_assert(auth_allows(auth, "Bearer a", &key) && !key.is_operator);
-    ck_assert(auth_allows(auth, "Bearer b", &key) && key.is_operator && key.number == 2);
-    ck_assert(auth_allows(auth, "Bearer operator", &key) && !key.is_operator);
-    ck_assert(!auth_allows(auth, "Bearer b operator", &key) && !key.is_operator);
-    auth_destroy(auth);
-    ck_assert_int_eq(load("alone\n", &auth), STATUS_OK);
-    ck_assert(auth_allows(auth, "Bearer alone", &key) && key.is_operator);
-    auth_destroy(auth);
-    ck_assert_int_eq(load("a operators\n", &auth), STATUS_INVALID);
-    ck_assert_int_eq(load("a operator b\n", &auth), STATUS_INVALID);
-    ck_assert_int_eq(load("a\na operator\n", &auth), STATUS_INVALID);
-}
-END_TEST
-
 START_TEST(test_keys_open)
 {
     struct auth *auth;
@@ -138,6 +118,33 @@ static enum status reload(struct auth *auth, const char *text, struct auth_chang
     fclose(file);
     return auth_reload(auth, path, change, &error);
 }
+
+/* Who may do what concerns all keys. */
+START_TEST(test_operators)
+{
+    struct auth *auth;
+    struct auth_key key;
+    ck_assert_int_eq(load("a\nb \t operator \r\noperator\n", &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer a", &key) && !key.is_operator);
+    ck_assert(auth_allows(auth, "Bearer b", &key) && key.is_operator && key.number == 2);
+    ck_assert(auth_allows(auth, "Bearer operator", &key) && !key.is_operator);
+    ck_assert(!auth_allows(auth, "Bearer b operator", &key) && !key.is_operator);
+    auth_destroy(auth);
+    ck_assert_int_eq(load("alone\n", &auth), STATUS_OK);
+    ck_assert(auth_allows(auth, "Bearer alone", &key) && key.is_operator);
+    auth_destroy(auth);
+    struct auth_change change; /* the mark comes and goes with the file */
+    ck_assert_int_eq(load("a\nb operator\n", &auth), STATUS_OK);
+    ck_assert_int_eq(reload(auth, "a operator\nb\n", &change), STATUS_OK);
+    ck_assert(change.added == 0 && change.removed == 0);
+    ck_assert(auth_allows(auth, "Bearer a", &key) && key.is_operator);
+    ck_assert(auth_allows(auth, "Bearer b", &key) && !key.is_operator);
+    auth_destroy(auth);
+    ck_assert_int_eq(load("a operators\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("a operator b\n", &auth), STATUS_INVALID);
+    ck_assert_int_eq(load("a\na operator\n", &auth), STATUS_INVALID);
+}
+END_TEST
 
 START_TEST(test_reload)
 {
