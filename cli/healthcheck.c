@@ -1,10 +1,14 @@
 /*
  * quire healthcheck: GET /ready of a server on this machine, for containers without curl. One
  * blocking socket with a timeout; no library.
+ *
+ * Which server? The one of --host and --port. What is not given there comes from the command line
+ * of process 1 if that is a `quire serve`, as in a container; else from the environment.
  */
 #include "cli/programs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,13 +19,54 @@
 #define TIMEOUT_SECONDS 3
 
 /* A server that listens on all addresses is asked on loopback. */
-static const char *host_to_ask(const char *host)
+static const char *host_to_ask(const char *host, char bare[static 64])
 {
+    if (host[0] == '[') { /* an IPv6 address as in a URL */
+        snprintf(bare, 64, "%.*s", (int)strcspn(host + 1, "]"), host + 1);
+        host = bare;
+    }
     if (!strcmp(host, "0.0.0.0"))
         return "127.0.0.1";
-    if (!strcmp(host, "::") || !strcmp(host, "[::]"))
+    if (!strcmp(host, "::"))
         return "::1";
     return host;
+}
+
+#define ARGUMENTS_MAX 256
+
+/* Split what /proc has of a command line, arguments that end in NUL. */
+static int split_arguments(char *text, size_t length, char **out)
+{
+    int count = 0;
+    for (char *at = text; at < text + length && count < ARGUMENTS_MAX; at += strlen(at) + 1)
+        out[count++] = at;
+    return count;
+}
+
+static bool is_quire(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return !strcmp(slash ? slash + 1 : path, "quire");
+}
+
+/* The options of process 1 if it is a `quire serve`, also behind an init's words. `text` must live
+   as long as the options. */
+static bool read_first_process(char *text, size_t size, struct options *out)
+{
+    char *arguments[ARGUMENTS_MAX];
+    int fd = open("/proc/1/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return false;
+    text[length] = '\0';
+    int count = split_arguments(text, (size_t)length, arguments);
+    for (int i = 0; i + 1 < count; i++) {
+        if (is_quire(arguments[i]) && !strcmp(arguments[i + 1], "serve"))
+            return options_parse(count - i, arguments + i, out, NULL) == STATUS_OK;
+    }
+    return false;
 }
 
 static int connect_to(const char *host, unsigned port)
@@ -71,10 +116,21 @@ static unsigned ask(int fd)
 
 int program_healthcheck(const struct options *options)
 {
-    const char *host = host_to_ask(options->serve.http.host);
-    int fd = connect_to(host, options->serve.http.port);
+    static char text[65536]; /* of process 1 */
+    const struct healthcheck_options *given = &options->healthcheck;
+    const char *host = options->serve.http.host;
+    unsigned port = options->serve.http.port;
+    struct options first;
+    if ((!given->host_given || !given->port_given) &&
+        read_first_process(text, sizeof text, &first)) {
+        host = given->host_given ? host : first.serve.http.host;
+        port = given->port_given ? port : first.serve.http.port;
+    }
+    char bare[64];
+    host = host_to_ask(host, bare);
+    int fd = connect_to(host, port);
     if (fd < 0) {
-        fprintf(stderr, "quire: no server answers on %s port %u\n", host, options->serve.http.port);
+        fprintf(stderr, "quire: no server answers on %s port %u\n", host, port);
         return 1;
     }
     unsigned status = ask(fd);
@@ -86,6 +142,6 @@ int program_healthcheck(const struct options *options)
     if (status)
         fprintf(stderr, "quire: not ready (status %u)\n", status);
     else
-        fprintf(stderr, "quire: no answer from %s port %u\n", host, options->serve.http.port);
+        fprintf(stderr, "quire: no answer from %s port %u\n", host, port);
     return 1;
 }

@@ -569,6 +569,26 @@ struct given {
     const char *values[SPEC_COUNT]; /* on the command line: to notice two different ones */
 };
 
+/* Kubernetes and Docker's links describe a Service that is named quire so: QUIRE_PORT=tcp://10.0.0.1:80. */
+static bool is_service_link(const char *text)
+{
+    return !strncmp(text, "tcp://", 6) || !strncmp(text, "udp://", 6) ||
+           !strncmp(text, "sctp://", 7);
+}
+
+const char *options_service_link(void)
+{
+    for (size_t i = 0; i < SPEC_COUNT; i++) {
+        static char name[64];
+        variable_name(&specs[i], name);
+        const char *text = getenv(name);
+        if (text && is_service_link(text))
+            return name;
+    }
+    return NULL;
+}
+
+/* For what the command line did not give: a bad variable that it overrides is no error. */
 static enum status apply_environment(struct options *out, struct given *given, struct error *error)
 {
     for (size_t i = 0; i < SPEC_COUNT; i++) {
@@ -576,7 +596,8 @@ static enum status apply_environment(struct options *out, struct given *given, s
         char name[64];
         variable_name(spec, name);
         const char *text = getenv(name);
-        if (!text || !*text || !(spec->commands & (1u << out->command)))
+        if (!text || !*text || given->set[i] || is_service_link(text) ||
+            !(spec->commands & (1u << out->command)))
             continue;
         enum status status;
         if (is_flag(spec))
@@ -680,10 +701,8 @@ static enum status take_option(int argc, char **argv, int *at, struct options *o
         value = argv[++*at];
     }
     size_t index = (size_t)(spec - specs);
-    if (spec->kind == KIND_TEXTS && !given->values[index])
-        *(unsigned *)(void *)((char *)out + spec->count_offset) = 0; /* the environment's go */
-    else if (spec->kind != KIND_TEXTS && given->values[index] &&
-             strcmp(given->values[index], value) != 0)
+    if (spec->kind != KIND_TEXTS && given->values[index] &&
+        strcmp(given->values[index], value) != 0)
         return error_set(error, STATUS_INVALID, spec->name,
                          "%s is given twice: '%.40s' and '%.40s'", from, given->values[index],
                          value);
@@ -940,7 +959,6 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
     }
     set_defaults(out, true);
     struct given given = {0};
-    status = apply_environment(out, &given, error);
     bool words_only = false;
     bool model_given = false;
     for (int i = 2; i < argc && status == STATUS_OK; i++) {
@@ -956,6 +974,11 @@ enum status options_parse(int argc, char **argv, struct options *out, struct err
     if (status == STATUS_OK && model_given && given.values[0])
         return error_set(error, STATUS_INVALID, "model",
                          "the model is given twice: once with --model and once without");
+    given.set[0] = given.set[0] || model_given;
+    out->healthcheck.host_given = is_given(&given, out->command, "host");
+    out->healthcheck.port_given = is_given(&given, out->command, "port");
+    if (status == STATUS_OK)
+        status = apply_environment(out, &given, error);
     if (out->plan.shape.layers && !model_given && !given.values[0])
         out->settings.model_path = NULL; /* the environment's: the command line wins */
     if (status == STATUS_OK)

@@ -33,6 +33,11 @@ struct serve_options {
     unsigned drain_seconds;
 };
 
+/* On the command line itself: where nothing is given there, the server is looked for. */
+struct healthcheck_options {
+    bool host_given, port_given;
+};
+
 struct run_options {
     const char *prompt;
     uint32_t max_tokens;
@@ -80,6 +85,7 @@ struct options {
     bool json; /* of inspect, prove, perplexity, bench and plan */
     struct settings settings;
     struct serve_options serve; /* healthcheck asks its host and port */
+    struct healthcheck_options healthcheck;
     struct run_options run;
     struct prove_options prove;
     struct perplexity_options perplexity;
@@ -94,6 +100,10 @@ void options_print_help(const struct options *options); /* to stdout */
 
 /* The default of an option of `quire serve` that has a number. */
 uint64_t options_default(const char *name);
+
+/* The name of a variable that would be an option's, but that an orchestrator has set to describe a
+   Service (tcp://…): it has no effect. NULL: none. */
+const char *options_service_link(void);
 
 /* A QUIRE_… variable that looks like a misspelled option ("QUIRE_MEMROY"), or NULL: for a warning.
    Call with *position 0 at first. */

@@ -7,12 +7,15 @@
 #include "cli/options.h"
 #include "cli/programs.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 /*
  * Resident memory must stay within the budget. By default glibc gives each thread an arena of its
@@ -76,8 +79,22 @@ static int run_command(struct options *options, runtime_backend_factory factory)
     return 2;
 }
 
+/*
+ * A descriptor that is closed at the start would be given to the next file or socket that is
+ * opened, and what is printed would go there. /dev/null takes its place, opened the other way
+ * round: who reads or writes it is told, as it was before.
+ */
+static void fill_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free: fd */
+    }
+}
+
 int program_main(int argc, char **argv, runtime_backend_factory factory)
 {
+    fill_descriptors();
     tune_allocator();
     signal(SIGPIPE, SIG_IGN);
     struct options options;
@@ -91,6 +108,10 @@ int program_main(int argc, char **argv, runtime_backend_factory factory)
     log_start();
     if (options.command != COMMAND_INSPECT && options.command != COMMAND_HEALTHCHECK &&
         options.command != COMMAND_HELP && options.command != COMMAND_VERSION) {
+        const char *link = options_service_link();
+        if (link)
+            log_info("environment", "%s=%s describes a Service and is no option; it has no effect",
+                     link, getenv(link));
         unsigned position = 0;
         for (const char *name; (name = options_misspelled_variable(&position));)
             log_warn("environment", "%.*s looks like a misspelled option; it has no effect",

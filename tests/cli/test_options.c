@@ -197,6 +197,41 @@ START_TEST(test_plan)
 }
 END_TEST
 
+/* What Kubernetes sets for a Service named quire is nobody's option, and a bad variable harms only
+   where it would be used. */
+START_TEST(test_foreign_variables)
+{
+    ck_assert_ptr_null(options_service_link());
+    setenv("QUIRE_PORT", "tcp://10.96.0.1:80", 1);
+    setenv("QUIRE_PORT_8080_TCP", "tcp://10.96.0.1:80", 1);
+    setenv("QUIRE_SERVICE_HOST", "10.96.0.1", 1);
+    ck_assert_int_eq(parse("serve", "-m", "m", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.serve.http.port, 8080);
+    ck_assert_int_eq(parse("serve", "-m", "m", "--port", "81", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.serve.http.port, 81);
+    ck_assert_int_eq(parse("healthcheck", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.serve.http.port, 8080);
+    ck_assert_str_eq(options_service_link(), "QUIRE_PORT");
+    unsigned position = 0;
+    ck_assert_ptr_null(options_misspelled_variable(&position));
+    setenv("QUIRE_PORT", "nonsense", 1);
+    ck_assert_ptr_null(options_service_link());
+    REFUSED("QUIRE_PORT", "serve", "-m", "m");
+    ck_assert_int_eq(parse("serve", "-m", "m", "--port", "81", NULL), STATUS_OK);
+    ck_assert_uint_eq(options.serve.http.port, 81);
+    unsetenv("QUIRE_PORT");
+    unsetenv("QUIRE_PORT_8080_TCP");
+    unsetenv("QUIRE_SERVICE_HOST");
+    ck_assert_int_eq(parse("healthcheck", "--port", "9", NULL), STATUS_OK);
+    ck_assert(options.healthcheck.port_given && !options.healthcheck.host_given);
+    setenv("QUIRE_HOST", "[::1]", 1); /* the environment's is not the command line's */
+    ck_assert_int_eq(parse("healthcheck", NULL), STATUS_OK);
+    ck_assert_str_eq(options.serve.http.host, "[::1]");
+    ck_assert(!options.healthcheck.host_given);
+    unsetenv("QUIRE_HOST");
+}
+END_TEST
+
 START_TEST(test_environment)
 {
     setenv("QUIRE_MODEL", "from-environment", 1);
@@ -318,6 +353,7 @@ int main(void)
     tcase_add_test(tests, test_run_and_the_others);
     tcase_add_test(tests, test_plan);
     tcase_add_test(tests, test_environment);
+    tcase_add_test(tests, test_foreign_variables);
     tcase_add_test(tests, test_misspelled_variable);
     tcase_add_test(tests, test_hints);
     tcase_add_test(tests, test_bad_values);

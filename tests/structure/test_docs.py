@@ -97,20 +97,46 @@ def drain_seconds():
     return int(re.search(r"--drain-seconds.*?\((\d+)\)", help_text("serve"), re.S).group(1))
 
 
+def limit(name):
+    return int(re.search(r"#define %s (\d+)" % name, read("base/limits.h")).group(1))
+
+
 def test_deployments_wait_for_the_drain():
-    saving = re.search(r"LIMIT_CACHE_SAVE_SECONDS (\d+)", read("base/limits.h")).group(1)
-    drain = drain_seconds() + int(saving)
+    """Grace times are longer than all that a server may take: delay, drain, the end of the rest, writing the cache."""
+    end = drain_seconds() + 1 + limit("LIMIT_END_SECONDS") + limit("LIMIT_CACHE_SAVE_SECONDS")
     compose = yaml.safe_load(read("deploy/compose.yaml"))["services"]["quire"]
-    assert int(compose["stop_grace_period"].rstrip("s")) > drain
-    assert compose["read_only"] is True
+    delay = int(compose["environment"].get("QUIRE_DRAIN_DELAY", 0))
+    assert int(compose["stop_grace_period"].rstrip("s")) > delay + end
+    assert compose["read_only"] is True and compose["environment"]["QUIRE_SERVED_MODEL_NAME"]
     unit = read("deploy/quire.service")
-    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1)) > drain
+    assert int(re.search(r"^TimeoutStopSec=(\d+)$", unit, re.M).group(1)) > end
+    assert re.search(r"^ExecReload=.*-HUP \$MAINPID$", unit, re.M)
+
+
+def test_the_kubernetes_manifest():
     deployment, service = yaml.safe_load_all(read("deploy/kubernetes.yaml"))
     pod = deployment["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] > drain
+    container = pod["containers"][0]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert pod["enableServiceLinks"] is False
+    assert int(env["QUIRE_DRAIN_DELAY"]) >= 5
+    end = drain_seconds() + 1 + limit("LIMIT_END_SECONDS") + limit("LIMIT_CACHE_SAVE_SECONDS")
+    assert pod["terminationGracePeriodSeconds"] > int(env["QUIRE_DRAIN_DELAY"]) + end
     assert pod["securityContext"]["runAsNonRoot"] is True
-    port = pod["containers"][0]["ports"][0]
+    assert env["QUIRE_THREADS"] == container["resources"]["requests"]["cpu"]
+    assert env["QUIRE_SERVED_MODEL_NAME"]
+    assert container["imagePullPolicy"] == "IfNotPresent" and not container["image"].endswith(":latest")
+    # Routers learn of the drain within the delay; nobody is killed for not being ready.
+    ready, alive, start = (container[kind + "Probe"] for kind in ("readiness", "liveness", "startup"))
+    assert ready["httpGet"]["path"] == start["httpGet"]["path"] == "/ready" and alive["httpGet"]["path"] == "/health"
+    assert ready["periodSeconds"] == 1 and ready["failureThreshold"] < int(env["QUIRE_DRAIN_DELAY"])
+    assert start["periodSeconds"] * start["failureThreshold"] >= 300
+    port = container["ports"][0]
     assert port["containerPort"] == 8080 and service["spec"]["ports"][0]["targetPort"] == port["name"]
+    options = {"QUIRE_" + name.upper().replace("-", "_") for name in rows_of_help("serve")}
+    compose = yaml.safe_load(read("deploy/compose.yaml"))["services"]["quire"]["environment"]
+    unit = re.findall(r"(QUIRE_\w+)=", read("deploy/quire.service").split("[Install]")[0])
+    assert {*env, *compose} <= options and {name for name in unit if name != "QUIRE_NAME"} <= options
 
 
 def test_the_image_suits_kubernetes():
