@@ -5,6 +5,7 @@
 #include "api/answer_text.h"
 
 #include "base/json_writer.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <string.h>
@@ -70,7 +71,7 @@ static bool write_text_piece(struct answer *answer, struct answer_choice *choice
         count = completion_read(answer_completion(answer, choice), choice->choice, state->next,
                                 &tokens);
     uint32_t left = choice->token_count - state->next;
-    count = count < left ? count : left;
+    count = min_u32(count, left);
     buffer_clear(&answer->delta);
     bool stopped = false;
     for (uint32_t i = 0; i < count && answer->delta.length < EVENT_TEXT_BYTES && !stopped; i++)
@@ -132,7 +133,7 @@ static bool write_logprobs_piece(struct answer *answer, struct answer_choice *ch
         return true;
     }
     uint32_t end = answer->pass_next + EVENT_TOKENS_MAX;
-    end = end < choice->token_count ? end : choice->token_count;
+    end = min_u32(end, choice->token_count);
     struct logprob_range range = answer_logprob_range(answer, choice, answer->pass_next, end);
     range.comma = answer->pass_next > 0;
     if (answer->pass_next == 0)

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "textshim.h"
 
 #include <stdint.h>
@@ -148,7 +149,7 @@ static uint64_t fuel_for(const struct chat_template *chat_template)
 {
     uint64_t used = chat_template_memory_used(), limit = chat_template->memory_bytes;
     uint64_t fuel = limit > used ? (limit - used) / FUEL_BYTES : 0;
-    return fuel < FUEL_MAX ? fuel : FUEL_MAX;
+    return min_u64(fuel, FUEL_MAX);
 }
 
 static void collect(void *arg, const char *bytes, size_t length)

@@ -7,6 +7,7 @@
 #include "api/json.h"
 #include "base/check.h"
 #include "base/json_writer.h"
+#include "base/minmax.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 static int compare_forward(const void *a, const void *b)
 {
     const struct control_text *x = a, *y = b;
-    size_t shorter = x->length < y->length ? x->length : y->length;
+    size_t shorter = min_u64(x->length, y->length);
     int order = memcmp(x->text, y->text, shorter);
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
@@ -28,7 +29,7 @@ static unsigned char byte_from_end(const struct control_text *token, size_t inde
 static int compare_backward(const void *a, const void *b)
 {
     const struct control_text *x = a, *y = b;
-    size_t shorter = x->length < y->length ? x->length : y->length;
+    size_t shorter = min_u64(x->length, y->length);
     for (size_t i = 0; i < shorter; i++) {
         int order = byte_from_end(x, i) - byte_from_end(y, i);
         if (order)
@@ -146,7 +147,7 @@ static size_t character_length(const char *text, size_t length)
    character, which leaves what templates look for at a text's edges; SIZE_MAX: nowhere. */
 static size_t break_at_start(const struct control_guard *guard, const char *text, size_t length)
 {
-    size_t most = length < guard->longest ? length : guard->longest;
+    size_t most = min_u64(length, guard->longest);
     size_t first = length ? character_length(text, length) : 0;
     size_t place = SIZE_MAX;
     for (size_t end = 1; end <= most; end++) {

@@ -6,6 +6,7 @@
 
 #include "api/unsupported.h"
 #include "base/check.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ uint32_t request_room(const struct request *request, const struct api_context *c
 {
     size_t count = request->prompts[index].count;
     uint32_t left = count < context->max_model_len ? context->max_model_len - (uint32_t)count : 0;
-    return request->max_tokens < left ? request->max_tokens : left;
+    return min_u32(request->max_tokens, left);
 }
 
 /* `than`: "" or "more than ", where nobody counted any further. */

@@ -10,6 +10,7 @@
  */
 #include "api/chat.h"
 #include "api/chat_template.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static enum status read_lengths(const struct cJSON *root, struct request *out, s
     if (top_logprobs > 0 && !out->want_logprobs)
         return error_set(error, STATUS_INVALID, "top_logprobs",
                          "top_logprobs is only allowed together with \"logprobs\": true.");
-    out->max_tokens = max_tokens < UINT32_MAX ? (uint32_t)max_tokens : UINT32_MAX;
+    out->max_tokens = (uint32_t)min_u64((uint64_t)max_tokens, UINT32_MAX);
     out->top_logprobs = (uint32_t)top_logprobs;
     return STATUS_OK;
 }

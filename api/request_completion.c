@@ -5,6 +5,7 @@
  */
 #include "api/request.h"
 #include "base/check.h"
+#include "base/minmax.h"
 #include "engine/text/detokenizer.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static enum status read_fields(const struct cJSON *root, struct request *out,
         status = json_read_bool(root, "add_special_tokens", &fields->add_special_tokens, error);
     if (status != STATUS_OK)
         return status;
-    out->max_tokens = max_tokens < UINT32_MAX ? (uint32_t)max_tokens : UINT32_MAX;
+    out->max_tokens = (uint32_t)min_u64((uint64_t)max_tokens, UINT32_MAX);
     out->want_logprobs = logprobs >= 0;
     out->top_logprobs = logprobs > 0 ? (uint32_t)logprobs : 0;
     if (fields->echo && out->want_logprobs)

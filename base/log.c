@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/costs.h"
 #include "base/log_ring.h"
+#include "base/minmax.h"
 #include "base/thread.h"
 #include "base/utf8.h"
 
@@ -287,7 +288,7 @@ static void write_now(const char *line, size_t length)
     struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
     /* A pipe that says POLLOUT takes PIPE_BUF bytes without blocking. */
     bool takes = poll(&out, 1, 0) == 1 && (out.revents & POLLOUT);
-    if (!takes || write(STDERR_FILENO, line, length < PIPE_BUF ? length : PIPE_BUF) < 0)
+    if (!takes || write(STDERR_FILENO, line, min_u64(length, PIPE_BUF)) < 0)
         count_lost(1);
 }
 

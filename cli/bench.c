@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "cli/workbench.h"
 
 #include <stdio.h>
@@ -110,8 +111,7 @@ static void decode_step(struct bench *bench, uint32_t batch_size, uint32_t posit
     ops->forward(workbench->backend, &batch);
     for (uint32_t first = 0; first < batch_size; first += LOGITS_ROWS) {
         uint32_t left = batch_size - first;
-        ops->logits(workbench->backend, first, left < LOGITS_ROWS ? left : LOGITS_ROWS,
-                    bench->logits);
+        ops->logits(workbench->backend, first, min_u32(left, LOGITS_ROWS), bench->logits);
     }
 }
 
@@ -271,7 +271,7 @@ static enum status prepare(struct bench *bench, uint32_t positions, struct error
     struct workbench_shape shape = {
         .sequences = sequences,
         .positions = positions,
-        .rows = sequences > 512 ? sequences : 512,
+        .rows = max_u32(sequences, 512),
         .logits_rows = LOGITS_ROWS,
         .backend = options->settings.backend,
     };
@@ -300,7 +300,7 @@ int program_bench(const struct options *options)
     struct error error;
     error_clear(&error);
     uint32_t decoded = options->bench.depth + options->bench.tokens;
-    uint32_t positions = options->bench.prompt > decoded ? options->bench.prompt : decoded;
+    uint32_t positions = max_u32(options->bench.prompt, decoded);
     enum status status = prepare(&bench, positions, &error);
     if (status == STATUS_OK)
         run(&bench);

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/minmax.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -626,7 +627,7 @@ const char *options_misspelled_variable(unsigned *position)
             char known[64];
             variable_name(&specs[i], known);
             unsigned distance = edit_distance(known, name);
-            least = distance < least ? distance : least;
+            least = min_u32(distance, least);
         }
         if (least >= 1 && least <= 2) {
             ++*position;

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "cli/workbench.h"
 
 #include <errno.h>
@@ -125,7 +126,7 @@ static void run_window(struct perplexity *p, const uint32_t *tokens)
     if (has_reference)
         forward(p, &p->reference, &sequences[1], &batches[1]);
     for (uint32_t first = 0; first < scored; first += LOGITS_ROWS) {
-        uint32_t count = scored - first < LOGITS_ROWS ? scored - first : LOGITS_ROWS;
+        uint32_t count = min_u32(scored - first, LOGITS_ROWS);
         p->ours.backend->ops->logits(p->ours.backend, first, count, p->logits[0]);
         if (has_reference)
             p->reference.backend->ops->logits(p->reference.backend, first, count, p->logits[1]);

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/minmax.h"
 #include "sizing/plan_answer.h"
 
 #include <errno.h>
@@ -188,7 +189,7 @@ static void measure(struct planning *planning)
         .kernels = planning->question.model.kernels,
         .workers = planning->workers,
         .cores = machine.cores,
-        .memory_bytes = quarter < MEASURE_BYTES ? quarter : MEASURE_BYTES,
+        .memory_bytes = min_u64(quarter, MEASURE_BYTES),
     };
     plan_times_make(&meter, &planning->config, planning->formats, planning->format_count,
                     &planning->answer);

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "cli/workbench.h"
 
 #include <errno.h>
@@ -218,7 +219,7 @@ static enum status prepare(struct prove *prove, struct error *error)
     struct workbench_shape shape = {
         .sequences = 2 + prove->batch,
         .positions = prove->token_count,
-        .rows = ROWS > prove->batch ? ROWS : prove->batch,
+        .rows = max_u32(ROWS, prove->batch),
         .logits_rows = prove->batch,
         .backend = prove->options->settings.backend,
     };

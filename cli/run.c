@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "engine/text/detokenizer.h"
 #include "server/preprocessing_thread.h"
 
@@ -140,7 +141,7 @@ static enum status complete(struct run *run, const uint32_t *tokens, size_t coun
         .tokens = tokens,
         .token_count = (uint32_t)count,
         .choice_count = 1,
-        .max_tokens = options->max_tokens < room ? options->max_tokens : room,
+        .max_tokens = min_u32(options->max_tokens, room),
         .sampling = {.temperature = options->temperature,
                      .top_p = 1,
                      .repetition_penalty = 1,

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/minmax.h"
 #include "sizing/plan.h"
 
 #include <stdlib.h>
@@ -122,7 +123,7 @@ void workbench_run(struct workbench *bench, uint32_t sequence, const uint32_t *t
     struct backend *backend = bench->backend;
     for (uint32_t done = 0; done < count;) {
         uint32_t left = count - done;
-        uint32_t rows = left < backend->max_batch_rows ? left : backend->max_batch_rows;
+        uint32_t rows = min_u32(left, backend->max_batch_rows);
         uint32_t last_row = rows - 1;
         struct batch_sequence piece = workbench_sequence(bench, sequence, first + done, rows);
         struct batch batch = {

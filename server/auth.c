@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -272,7 +273,7 @@ bool auth_allows(struct auth *auth, const char *header, struct auth_key *key)
         length--;
     /* An over-long key differs in its padding's last byte from every stored one. */
     uint8_t shown[LIMIT_API_KEY_BYTES] = {0};
-    size_t kept = length < sizeof shown ? length : sizeof shown;
+    size_t kept = min_u64(length, sizeof shown);
     memcpy(shown, text, kept);
     pthread_rwlock_rdlock(&auth->lock);
     for (unsigned i = 0; i < auth->table.count; i++) {

@@ -26,7 +26,7 @@
 
 static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 {
-    return value < least ? least : value > most ? most : value;
+    return max_u64(least, min_u64(value, most));
 }
 
 /* A tenth of the memory at most goes to connections that may never ask anything. */
@@ -216,12 +216,12 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
                                 const struct settings *settings, struct error *error)
 {
     uint64_t total = plan->total_bytes;
-    uint64_t least_tokens = plan->wanted < CONTEXT_LEAST ? plan->wanted : CONTEXT_LEAST;
+    uint64_t least_tokens = min_u64(plan->wanted, CONTEXT_LEAST);
     uint64_t held = pool_pages(plan, least_tokens) * plan->sizes.page;
     /* While loading, the header and the read buffers are held as well, in place of the pages. */
     uint64_t loading =
         plan->sizes.load_transient + (model->gguf ? gguf_memory_bytes(model->gguf) : 0);
-    held = loading > held ? loading : held;
+    held = max_u64(loading, held);
     if (total < fixed_bytes(plan) + held)
         return refuse_memory(plan, settings, held, error);
 
@@ -229,16 +229,16 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     uint64_t most =
         plan_pages(plan, settings->max_seqs - 1, plan->wanted) + pool_pages(plan, plan->wanted);
     uint64_t pages = (total - fixed_bytes(plan)) / plan->sizes.page;
-    pages = clamp(pages, 0, most < UINT32_MAX ? most : UINT32_MAX);
+    pages = min_u64(pages, min_u64(most, UINT32_MAX));
     /* The pager's own tables grow with the pages. */
     size_engine(model, plan, plan->backend.max_batch_rows, pages);
     uint64_t fixed = fixed_bytes(plan);
     uint64_t fit = total > fixed ? (total - fixed) / plan->sizes.page : 0;
-    pages = pages < fit ? pages : fit;
+    pages = min_u64(pages, fit);
     if (page_tokens(plan, pages) < least_tokens)
         return refuse_memory(plan, settings, held, error);
     uint64_t tokens = page_tokens(plan, pages);
-    plan->context = tokens < plan->wanted ? (uint32_t)tokens : plan->wanted;
+    plan->context = (uint32_t)min_u64(tokens, plan->wanted);
     plan->account_bytes[BUDGET_KV] = pages * plan->sizes.page;
     plan->capped = pages == most;
     if (plan->capped && settings->memory_fitted)
@@ -253,8 +253,7 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
                       struct plan *out, struct error *error)
 {
     uint32_t trained = model->config->context;
-    uint32_t wanted =
-        settings->context && settings->context < trained ? settings->context : trained;
+    uint32_t wanted = settings->context ? min_u32(settings->context, trained) : trained;
     *out = (struct plan){
         .total_bytes = settings->memory_bytes,
         .wanted = wanted,

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "base/minmax.h"
 #include "base/print.h"
 
 #include <stdio.h>
@@ -34,7 +35,7 @@ static uint32_t held_with(const struct plan_model *model, const struct settings 
     if (plan_make(model, &trial, &plan, NULL) != STATUS_OK || plan.context < plan.wanted)
         return 0;
     uint64_t held = (plan.backend.page_count - 1) / plan_pages(&plan, 1, plan.wanted);
-    return held < max_seqs ? (uint32_t)held : max_seqs;
+    return (uint32_t)min_u64(held, max_seqs);
 }
 
 /* Users that fit. What a server sets aside for a sequence grows with --max-seqs, so more than that
@@ -230,18 +231,18 @@ void plan_answer_make(const struct plan_question *question, struct plan_answer *
     fill_row(question, &own, out->tokens, &out->own);
     out->users_fit = (uint32_t)out->own.users;
     out->asked = question->users > 0;
-    out->users = out->asked ? question->users : out->users_fit > 0 ? out->users_fit : 1;
+    out->users = out->asked ? question->users : max_u32(out->users_fit, 1);
     out->yes = out->users <= out->users_fit;
     fill_types(question, &own, out);
     fill_heads(question, &own, out);
     fill_windows(question, &own, out);
 
-    out->max_seqs = settings.max_seqs > out->users ? settings.max_seqs : out->users;
+    out->max_seqs = max_u32(settings.max_seqs, out->users);
     settings.max_seqs = out->max_seqs;
     if (plan_make(&question->model, &settings, &out->plan, NULL) == STATUS_OK) {
         uint64_t each = (out->plan.backend.page_count - 1) / out->users;
         uint64_t tokens = plan_kv_tokens(&own, each);
-        out->tokens_fit = tokens < out->plan.context ? tokens : out->plan.context;
+        out->tokens_fit = min_u64(tokens, out->plan.context);
     }
     sum_up(out);
     fill_swap(out);

@@ -6,6 +6,7 @@
 #include "sizing/plan_answer.h"
 
 #include "base/bytes.h"
+#include "base/minmax.h"
 #include "base/print.h"
 
 #include <stdio.h>
@@ -156,7 +157,7 @@ static void draw_types(const struct plan_answer *answer, double y, struct buffer
     char text[96], tokens[32];
     uint64_t most = 1;
     for (unsigned i = 0; i < answer->type_count; i++)
-        most = answer->types[i].users > most ? answer->types[i].users : most;
+        most = max_u64(answer->types[i].users, most);
     snprintf(text, sizeof text, "Users of %s tokens that fit, by type of keys and values",
              print_count(answer->tokens, tokens));
     draw_text(out, MARGIN, y, " font-weight=\"bold\"", text, strlen(text));

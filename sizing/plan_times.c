@@ -6,7 +6,9 @@
 #include "sizing/plan_answer.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
+#include <math.h>
 #include <string.h>
 
 #define SHORT_PROMPT 512u
@@ -52,7 +54,7 @@ unsigned plan_formats(const struct gguf *gguf, const struct model_config *config
 static double keys_seen(const struct model_config *config, double position)
 {
     uint32_t full = config->layers - config->window_layers;
-    double local = position < config->window ? position : config->window;
+    double local = fmin(position, config->window);
     return config->kv_heads * (full * position + config->window_layers * local);
 }
 
@@ -60,7 +62,7 @@ static double keys_seen(const struct model_config *config, double position)
 static double keys_of_prompt(const struct model_config *config, double tokens)
 {
     uint32_t full = config->layers - config->window_layers;
-    double window = config->window < tokens ? config->window : tokens;
+    double window = fmin(config->window, tokens);
     double local = window * window / 2 + (tokens - window) * window;
     return config->kv_heads * (full * tokens * tokens / 2 + config->window_layers * local);
 }
@@ -103,7 +105,7 @@ void plan_times_make(const struct speed_meter *meter, const struct model_config 
     struct plan_times *times = &answer->times;
     uint32_t together = ROWS_PER_THREAD * workers_count(meter->workers);
     uint32_t users = answer->users, group = config->heads / config->kv_heads;
-    struct product_times products = {.rows = {1, users < together ? users : together, together}};
+    struct product_times products = {.rows = {1, min_u32(users, together), together}};
     times->read_bytes_s = speed_read(meter);
     enum kv_type type = answer->own.kv.type;
     double key_s = speed_attention(meter, type, config->head_dim, group, 1);
@@ -115,7 +117,7 @@ void plan_times_make(const struct speed_meter *meter, const struct model_config 
     times->token_s = products.layers_s[0] + products.head_s[0] + attention_s;
     times->step_s = (products.layers_s[1] + products.head_s[1]) * users / products.rows[1] +
                     users * attention_s;
-    times->short_prompt = answer->tokens < SHORT_PROMPT ? answer->tokens : SHORT_PROMPT;
+    times->short_prompt = min_u32(answer->tokens, SHORT_PROMPT);
     times->short_prompt_s = prompt_seconds(config, &products, tile_key_s, times->short_prompt);
     times->prompt_s = prompt_seconds(config, &products, tile_key_s, answer->tokens);
     times->measured = true;

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/minmax.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static void run_timed(void *arg, unsigned thread)
 static double measure(struct meter_job *job, void (*run)(struct meter_job *job, unsigned thread))
 {
     unsigned threads = workers_count(job->meter->workers), cores = job->meter->cores;
-    unsigned together = threads < cores ? threads : cores;
+    unsigned together = min_u32(threads, cores);
     double best = 0;
     uint64_t begin_ns = clock_now_ns();
     job->run = run;
@@ -184,7 +185,7 @@ void speed_products(const struct speed_meter *meter, enum tensor_format format, 
     uint32_t rows_max = 1;
     for (unsigned i = 0; i < count; i++) {
         seconds[i] = 0;
-        rows_max = rows[i] > rows_max ? rows[i] : rows_max;
+        rows_max = max_u32(rows[i], rows_max);
     }
     if (!block)
         return;

@@ -9,6 +9,7 @@
 #include "engine/text/merge.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -68,7 +69,7 @@ static enum status bad_merge(uint64_t rank, struct gguf_string text, const char 
 {
     return error_set(error, STATUS_INVALID, NULL,
                      "key '" KEY_MERGES "': merge %" PRIu64 " ('%.*s') %s", rank,
-                     (int)(text.length < 48 ? text.length : 48), text.text, why);
+                     (int)min_u64(text.length, 48), text.text, why);
 }
 
 /* "left right": tokens hold no spaces in byte-level coding, so there is exactly one. */

@@ -16,6 +16,7 @@
 #include "engine/text/pretokenizer.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 #include "base/utf8.h"
 
 #include <pcre2.h>
@@ -213,7 +214,7 @@ enum status pretokenizer_create(const char *name, size_t name_length, struct pre
         return error_set(error, STATUS_UNSUPPORTED, NULL,
                          "the model's pre-tokenizer '%.*s' (key 'tokenizer.ggml.pre') is not one "
                          "that this server knows",
-                         (int)(name_length < 48 ? name_length : 48), name);
+                         (int)min_u64(name_length, 48), name);
     struct pretokenizer *pretokenizer = calloc(1, sizeof *pretokenizer);
     if (pretokenizer == NULL)
         return error_set(error, STATUS_IO, NULL, "no memory for the pre-tokenizer");

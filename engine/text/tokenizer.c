@@ -12,6 +12,7 @@
 #include "engine/text/tokenizer.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 #include "base/utf8.h"
 #include "engine/text/merge.h"
 #include "engine/text/pretokenizer.h"
@@ -187,7 +188,7 @@ static int compare_specials(const void *a, const void *b, void *arg)
     size_t left_length, right_length;
     const char *left = vocabulary_text(vocabulary, *(const uint32_t *)a, &left_length);
     const char *right = vocabulary_text(vocabulary, *(const uint32_t *)b, &right_length);
-    int order = memcmp(left, right, left_length < right_length ? left_length : right_length);
+    int order = memcmp(left, right, min_u64(left_length, right_length));
     return order != 0 ? order : (left_length > right_length) - (left_length < right_length);
 }
 
@@ -596,7 +597,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
 {
     struct encoder *encoder = arg;
     const struct tokenizer *tokenizer = encoder->tokenizer;
-    note_work(encoder, length < MERGE_PIECE_MAX ? length : MERGE_PIECE_MAX);
+    note_work(encoder, min_u64(length, MERGE_PIECE_MAX));
     if (tokenizer->pieces.slots != NULL && length <= tokenizer->vocabulary.longest_piece) {
         uint32_t token =
             token_index_find(&tokenizer->pieces, &tokenizer->vocabulary, bytes, length);
@@ -610,7 +611,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
             return status;
         bytes += part;
         length -= part;
-        note_work(encoder, length < MERGE_PIECE_MAX ? length : MERGE_PIECE_MAX);
+        note_work(encoder, min_u64(length, MERGE_PIECE_MAX));
     }
     return STATUS_OK;
 }

@@ -148,6 +148,26 @@ def test_only_public_headers_cross_folders():
     assert not wrong
 
 
+def test_public_headers_have_users():
+    used = {header for name in SOURCES for header, quoted in includes_of(name)
+            if quoted and "/" in header and header.rsplit("/", 1)[0] != name.rsplit("/", 1)[0]}
+    assert not public_headers() - used
+
+
+def test_min_and_max_are_written_once():
+    """base/minmax.h has them; engine/ but for its texts is still being mended."""
+    value = r"([\w.>\[\]-]+)"
+    pattern = re.compile(value + " [<>] " + value + r" \?\s+(?:\(\w+\))?" + value + r"\s+:\s+(?:\(\w+\))?" + value + "(?=[;,)])")
+    wrong = []
+    for name in (f for f in SOURCES if top_folder(f) in ARROWS and f != "base/minmax.h"):
+        if top_folder(name) == "engine" and not name.startswith("engine/text/"):
+            continue
+        for a, b, c, d in pattern.findall((ROOT / name).read_text(encoding="utf-8")):
+            if {a, b} == {c, d} and not {a, b} & {"0", "-1000", "cached"}:     # signed numbers
+                wrong.append("%s: %s or %s" % (name, a, b))
+    assert not wrong
+
+
 # Package clients use the machine's own configuration: no host and no folder of one machine may be here.
 FORBIDDEN = [
     (r"(?<![\w.:$}~-])/(?:root|home/\w+|work|Users/\w+)/", "a folder of one machine"),
