@@ -36,5 +36,9 @@ static inline uint64_t metric_get(const metric_counter *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
+static inline int64_t metric_gauge_get(const metric_gauge *gauge)
+{
+    return atomic_load_explicit(gauge, memory_order_relaxed);
+}
 
 #endif

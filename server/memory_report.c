@@ -51,24 +51,20 @@ static void write_accounts(const struct budget *budget, struct buffer *out)
     buffer_appendf(out, "},\"unassigned_bytes\":%" PRIu64, budget->total_bytes - limits);
 }
 
-static int64_t gauge(const metric_gauge *gauge)
-{
-    return atomic_load_explicit(gauge, memory_order_relaxed);
-}
-
 static void write_pages(const struct runtime *runtime, struct buffer *out)
 {
     const struct engine_metrics *metrics = engine_metrics(runtime->engine);
     const struct backend *backend = runtime->backend;
-    int64_t total = gauge(&metrics->pages_total), free = gauge(&metrics->pages_free);
-    int64_t cached = gauge(&metrics->pages_cached);
+    int64_t total = metric_gauge_get(&metrics->pages_total),
+            free = metric_gauge_get(&metrics->pages_free);
+    int64_t cached = metric_gauge_get(&metrics->pages_cached);
     cached = cached < free ? cached : free;
-    buffer_appendf(out,
-                   ",\"pages\":{\"tokens\":%u,\"bytes\":%" PRIu64 ",\"total\":%" PRId64
-                   ",\"held\":%" PRId64 ",\"held_max\":%" PRId64 ",\"cached\":%" PRId64
-                   ",\"free\":%" PRId64 "}",
-                   backend->page_size, runtime->budget.cap_bytes[BUDGET_KV] / backend->page_count,
-                   total, total - free, gauge(&metrics->pages_held_max), cached, free - cached);
+    buffer_appendf(
+        out,
+        ",\"pages\":{\"tokens\":%u,\"bytes\":%" PRIu64 ",\"total\":%" PRId64 ",\"held\":%" PRId64
+        ",\"held_max\":%" PRId64 ",\"cached\":%" PRId64 ",\"free\":%" PRId64 "}",
+        backend->page_size, runtime->budget.cap_bytes[BUDGET_KV] / backend->page_count, total,
+        total - free, metric_gauge_get(&metrics->pages_held_max), cached, free - cached);
 }
 
 static void write_swap(const struct engine_metrics *metrics, struct buffer *out)
@@ -77,7 +73,7 @@ static void write_swap(const struct engine_metrics *metrics, struct buffer *out)
         out,
         ",\"swap\":{\"limit_bytes\":%" PRId64 ",\"used_bytes\":%" PRId64 ",\"out_bytes\":%" PRIu64
         ",\"in_bytes\":%" PRIu64 ",\"errors\":%" PRIu64 ",\"fallbacks\":%" PRIu64 "}",
-        gauge(&metrics->swap_limit_bytes), gauge(&metrics->swap_used_bytes),
+        metric_gauge_get(&metrics->swap_limit_bytes), metric_gauge_get(&metrics->swap_used_bytes),
         (uint64_t)metric_get(&metrics->swap_out_bytes),
         (uint64_t)metric_get(&metrics->swap_in_bytes), (uint64_t)metric_get(&metrics->swap_errors),
         (uint64_t)metric_get(&metrics->swap_fallbacks));

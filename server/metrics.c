@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -95,67 +96,138 @@ static void histogram(struct writer *writer, const char *name, const char *help,
                    count);
 }
 
-static double gauge_of(const metric_gauge *gauge)
+/* ---- What the engine counts: a row for each ---- */
+
+enum shape { COUNTER, GAUGE, MOST, HISTOGRAM }; /* MOST: a counter's field that is no total */
+
+struct row {
+    enum shape shape;
+    const char *name;
+    size_t offset; /* in struct engine_metrics */
+    const char *help;
+};
+#define ROW(shape, name, field, help)                                                              \
+    {                                                                                              \
+        shape, name, offsetof(struct engine_metrics, field), help                                  \
+    }
+
+static const struct row engine_rows[] = {
+    ROW(GAUGE, "vllm:num_requests_running", requests_running, "Sequences that hold pages."),
+    ROW(GAUGE, "vllm:num_requests_waiting", requests_waiting, "Sequences waiting for a slot."),
+    ROW(COUNTER, "vllm:prompt_tokens_total", prompt_tokens, "Prompt tokens processed."),
+    ROW(COUNTER, "vllm:generation_tokens_total", generation_tokens, "Tokens generated."),
+    ROW(COUNTER, "vllm:num_preemptions_total", preemptions, "Sequences that were preempted."),
+    ROW(COUNTER, "vllm:prefix_cache_queries_total", prefix_queries,
+        "Prompt tokens looked up in the prefix cache."),
+    ROW(COUNTER, "vllm:prefix_cache_hits_total", prefix_hits,
+        "Prompt tokens found in the prefix cache."),
+    ROW(HISTOGRAM, "vllm:time_to_first_token_seconds", time_to_first_token,
+        "From arrival to the first token."),
+    ROW(HISTOGRAM, "vllm:inter_token_latency_seconds", inter_token,
+        "Between two tokens of a sequence."),
+    ROW(HISTOGRAM, "vllm:e2e_request_latency_seconds", end_to_end,
+        "From arrival to the last token."),
+    ROW(HISTOGRAM, "vllm:request_queue_time_seconds", queue_time, "Waiting for a slot."),
+    ROW(HISTOGRAM, "vllm:request_prefill_time_seconds", prefill_time,
+        "From the slot to the first token."),
+    ROW(HISTOGRAM, "vllm:request_decode_time_seconds", decode_time,
+        "From the first token to the last."),
+    ROW(HISTOGRAM, "vllm:request_prompt_tokens", request_prompt_tokens,
+        "Prompt tokens of a request."),
+    ROW(HISTOGRAM, "vllm:request_generation_tokens", request_generation_tokens,
+        "Tokens generated for a choice."),
+    ROW(HISTOGRAM, "vllm:iteration_tokens_total", iteration_tokens, "Tokens of a step."),
+
+    ROW(COUNTER, "quire_steps_total", steps, "Steps computed."),
+    ROW(COUNTER, "quire_rows_computed_total", rows_computed,
+        "Tokens through the model, recomputed ones included."),
+    ROW(MOST, "quire_step_rows_max", step_rows_max, "Most tokens of a step so far."),
+    ROW(MOST, "quire_step_sequences_max", step_sequences_max, "Most sequences of a step so far."),
+    ROW(GAUGE, "quire_kv_pages", pages_total, "KV pages of the pool."),
+    ROW(GAUGE, "quire_kv_pages_free", pages_free, "KV pages that no sequence holds."),
+    ROW(GAUGE, "quire_kv_pages_cached", pages_cached,
+        "Free pages that a later request may still find."),
+    ROW(GAUGE, "quire_kv_pages_held_max", pages_held_max, "Most pages held at a time so far."),
+    ROW(COUNTER, "quire_cache_resets_total", cache_resets, "Times the prefix cache was emptied."),
+
+    ROW(GAUGE, "quire_swap_limit_bytes", swap_limit_bytes,
+        "Bytes that the swap file may hold; 0: none."),
+    ROW(GAUGE, "quire_swap_used_bytes", swap_used_bytes,
+        "Bytes that sequences have in the swap file."),
+    ROW(COUNTER, "quire_swap_out_total", swap_outs, "Sequences written to the swap file."),
+    ROW(COUNTER, "quire_swap_in_total", swap_ins, "Sequences read back from the swap file."),
+    ROW(COUNTER, "quire_swap_out_bytes_total", swap_out_bytes, "Bytes written to the swap file."),
+    ROW(COUNTER, "quire_swap_in_bytes_total", swap_in_bytes, "Bytes read from the swap file."),
+    ROW(COUNTER, "quire_swap_errors_total", swap_errors,
+        "Writes and reads that failed, checksums that differed."),
+    ROW(COUNTER, "quire_swap_fallbacks_total", swap_fallbacks,
+        "Sequences recomputed because swapping them failed or had no room."),
+};
+
+/* Only with --cache-dir. */
+static const struct row cache_dir_rows[] = {
+    ROW(COUNTER, "quire_cache_dir_loads_total", cache_dir_loads,
+        "KV pages brought back from --cache-dir at start."),
+    ROW(COUNTER, "quire_cache_dir_hits_total", cache_dir_hit_tokens,
+        "Prompt tokens found in pages that were brought back."),
+    ROW(COUNTER, "quire_cache_dir_writes_total", cache_dir_writes, "KV pages written."),
+    ROW(COUNTER, "quire_cache_dir_written_bytes_total", cache_dir_written_bytes, "Bytes of those."),
+    ROW(COUNTER, "quire_cache_dir_errors_total", cache_dir_errors,
+        "Pages that were damaged or could not be written."),
+    ROW(GAUGE, "quire_cache_dir_pages", cache_dir_pages, "KV pages in the file."),
+    ROW(GAUGE, "quire_cache_dir_bytes", cache_dir_bytes, "Bytes of those."),
+};
+
+static void write_rows(struct writer *writer, const struct engine_metrics *metrics,
+                       const struct row *rows, size_t count)
 {
-    return (double)atomic_load_explicit(gauge, memory_order_relaxed);
+    for (const struct row *row = rows; row < rows + count; row++) {
+        const void *field = (const char *)metrics + row->offset;
+        switch (row->shape) {
+        case COUNTER:
+        case MOST:
+            scalar(writer, row->name, row->shape == COUNTER ? "counter" : "gauge", row->help,
+                   (double)metric_get(field));
+            break;
+        case GAUGE:
+            scalar(writer, row->name, "gauge", row->help, (double)metric_gauge_get(field));
+            break;
+        case HISTOGRAM:
+            histogram(writer, row->name, row->help, field);
+            break;
+        }
+    }
 }
 
-static void write_vllm(struct writer *writer, const struct engine_metrics *m)
+/* What has labels of its own, or is computed of several fields. */
+static void write_engine(struct writer *writer, const struct engine_metrics *m)
 {
-    double total = gauge_of(&m->pages_total);
-    double used = total - gauge_of(&m->pages_free);
-    scalar(writer, "vllm:num_requests_running", "gauge", "Sequences that hold pages.",
-           gauge_of(&m->requests_running));
-    scalar(writer, "vllm:num_requests_waiting", "gauge", "Sequences waiting for a place.",
-           gauge_of(&m->requests_waiting));
+    double total = (double)metric_gauge_get(&m->pages_total);
+    double used = total - (double)metric_gauge_get(&m->pages_free);
     scalar(writer, "vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use, 0 to 1.",
            total > 0 ? used / total : 0);
-    scalar(writer, "vllm:prompt_tokens_total", "counter", "Prompt tokens processed.",
-           (double)metric_get(&m->prompt_tokens));
-    scalar(writer, "vllm:generation_tokens_total", "counter", "Tokens generated.",
-           (double)metric_get(&m->generation_tokens));
-    scalar(writer, "vllm:num_preemptions_total", "counter", "Sequences that gave up their pages.",
-           (double)metric_get(&m->preemptions));
-    scalar(writer, "vllm:prefix_cache_queries_total", "counter",
-           "Prompt tokens looked up in the prefix cache.", (double)metric_get(&m->prefix_queries));
-    scalar(writer, "vllm:prefix_cache_hits_total", "counter",
-           "Prompt tokens found in the prefix cache.", (double)metric_get(&m->prefix_hits));
-    static const struct {
-        enum finish_reason reason;
-        const char *label;
-    } reasons[] = {{FINISH_STOP, "stop"},
-                   {FINISH_LENGTH, "length"},
-                   {FINISH_CANCELLED, "abort"},
-                   {FINISH_ERROR, "error"},
-                   {FINISH_TIMEOUT, "timeout"}};
+    static const char *const reasons[FINISH_REASONS] = {
+        [FINISH_STOP] = "stop",   [FINISH_LENGTH] = "length",   [FINISH_CANCELLED] = "abort",
+        [FINISH_ERROR] = "error", [FINISH_TIMEOUT] = "timeout",
+    };
     family(writer, "vllm:request_success_total", "counter", "Choices finished, by reason.");
-    for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++)
+    for (unsigned i = FINISH_NONE + 1; i < FINISH_REASONS; i++)
         buffer_appendf(writer->out,
                        "vllm:request_success_total{%s,finished_reason=\"%s\"} %" PRIu64 "\n",
-                       writer->labels.data, reasons[i].label,
-                       (uint64_t)metric_get(&m->finished[reasons[i].reason]));
-    histogram(writer, "vllm:time_to_first_token_seconds", "From arrival to the first token.",
-              &m->time_to_first_token);
-    histogram(writer, "vllm:inter_token_latency_seconds", "Between two tokens of a sequence.",
-              &m->inter_token);
-    histogram(writer, "vllm:e2e_request_latency_seconds", "From arrival to the last token.",
-              &m->end_to_end);
-    histogram(writer, "vllm:request_queue_time_seconds", "Waiting for a place.", &m->queue_time);
-    histogram(writer, "vllm:request_prefill_time_seconds", "From the place to the first token.",
-              &m->prefill_time);
-    histogram(writer, "vllm:request_decode_time_seconds", "From the first token to the last.",
-              &m->decode_time);
-    histogram(writer, "vllm:request_prompt_tokens", "Prompt tokens of a request.",
-              &m->request_prompt_tokens);
-    histogram(writer, "vllm:request_generation_tokens", "Tokens generated for a choice.",
-              &m->request_generation_tokens);
-    histogram(writer, "vllm:iteration_tokens_total", "Rows of a step.", &m->iteration_tokens);
+                       writer->labels.data, reasons[i], metric_get(&m->finished[i]));
+    static const char *const phases[ENGINE_PHASES] = {"idle", "planning", "forward", "sampling",
+                                                      "committing"};
+    family(writer, "quire_engine_seconds_total", "counter",
+           "The engine thread's time, by what it was at.");
+    for (unsigned i = 0; i < ENGINE_PHASES; i++)
+        buffer_appendf(writer->out, "quire_engine_seconds_total{%s,phase=\"%s\"} %.9f\n",
+                       writer->labels.data, phases[i], (double)metric_get(&m->phase_ns[i]) * 1e-9);
 }
 
 static void write_queue(struct writer *writer, const struct metrics_view *view)
 {
     const struct engine *engine = view->runtime->engine;
-    scalar(writer, "quire_queue_tokens", "gauge", "Prompt tokens waiting for a place.",
+    scalar(writer, "quire_queue_tokens", "gauge", "Prompt tokens waiting for a slot.",
            (double)engine_queued_tokens(engine));
     if (!view->key_count)
         return;
@@ -166,94 +238,31 @@ static void write_queue(struct writer *writer, const struct metrics_view *view)
                        writer->labels.data, i, engine_tenant_tokens(engine, i));
 }
 
-static void write_swap(struct writer *writer, const struct engine_metrics *m)
+/* One gauge with a sample for each account. */
+static void write_accounts(struct writer *writer, const struct budget *budget, const char *name,
+                           const char *help,
+                           uint64_t (*value)(const struct budget *, enum budget_account))
 {
-    scalar(writer, "quire_swap_limit_bytes", "gauge", "Bytes that the swap file may hold; 0: none.",
-           gauge_of(&m->swap_limit_bytes));
-    scalar(writer, "quire_swap_used_bytes", "gauge", "Bytes that sequences have in the swap file.",
-           gauge_of(&m->swap_used_bytes));
-    scalar(writer, "quire_swap_out_total", "counter", "Sequences written to the swap file.",
-           (double)metric_get(&m->swap_outs));
-    scalar(writer, "quire_swap_in_total", "counter", "Sequences brought back from the swap file.",
-           (double)metric_get(&m->swap_ins));
-    scalar(writer, "quire_swap_out_bytes_total", "counter", "Bytes written to the swap file.",
-           (double)metric_get(&m->swap_out_bytes));
-    scalar(writer, "quire_swap_in_bytes_total", "counter", "Bytes read from the swap file.",
-           (double)metric_get(&m->swap_in_bytes));
-    scalar(writer, "quire_swap_errors_total", "counter",
-           "Writes and reads that failed, checksums that differed.",
-           (double)metric_get(&m->swap_errors));
-    scalar(writer, "quire_swap_fallbacks_total", "counter",
-           "Sequences computed again because swapping them failed or had no room.",
-           (double)metric_get(&m->swap_fallbacks));
+    family(writer, name, "gauge", help);
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
+        buffer_appendf(writer->out, "%s{account=\"%s\"} %" PRIu64 "\n", name,
+                       budget_account_name((enum budget_account)i),
+                       value(budget, (enum budget_account)i));
 }
 
-static void write_engine(struct writer *writer, const struct engine_metrics *m)
+static uint64_t account_limit(const struct budget *budget, enum budget_account account)
 {
-    scalar(writer, "quire_steps_total", "counter", "Steps computed.",
-           (double)metric_get(&m->steps));
-    scalar(writer, "quire_rows_computed_total", "counter",
-           "Rows through the model, recomputed ones included.",
-           (double)metric_get(&m->rows_computed));
-    static const char *const phases[ENGINE_PHASES] = {"idle", "planning", "forward", "sampling",
-                                                      "committing"};
-    family(writer, "quire_engine_seconds_total", "counter",
-           "The engine thread's time, by what it was at.");
-    for (unsigned i = 0; i < ENGINE_PHASES; i++)
-        buffer_appendf(writer->out, "quire_engine_seconds_total{%s,phase=\"%s\"} %.9f\n",
-                       writer->labels.data, phases[i], (double)metric_get(&m->phase_ns[i]) * 1e-9);
-    scalar(writer, "quire_step_rows_max", "gauge", "Most rows of a step so far.",
-           (double)metric_get(&m->step_rows_max));
-    scalar(writer, "quire_step_sequences_max", "gauge", "Most sequences of a step so far.",
-           (double)metric_get(&m->step_sequences_max));
-    scalar(writer, "quire_kv_pages", "gauge", "KV pages of the pool.", gauge_of(&m->pages_total));
-    scalar(writer, "quire_kv_pages_free", "gauge", "KV pages that no sequence holds.",
-           gauge_of(&m->pages_free));
-    scalar(writer, "quire_kv_pages_cached", "gauge",
-           "Free pages that a later request may still find.", gauge_of(&m->pages_cached));
-    scalar(writer, "quire_kv_pages_held_max", "gauge", "Most pages held at a time so far.",
-           gauge_of(&m->pages_held_max));
-    scalar(writer, "quire_cache_resets_total", "counter", "Times the prefix cache was emptied.",
-           (double)metric_get(&m->cache_resets));
-}
-
-static void write_cache_dir(struct writer *writer, const struct engine_metrics *m)
-{
-    scalar(writer, "quire_cache_dir_loads_total", "counter",
-           "KV pages brought back from --cache-dir at start.",
-           (double)metric_get(&m->cache_dir_loads));
-    scalar(writer, "quire_cache_dir_hits_total", "counter",
-           "Prompt tokens found in pages that were brought back.",
-           (double)metric_get(&m->cache_dir_hit_tokens));
-    scalar(writer, "quire_cache_dir_writes_total", "counter", "KV pages written.",
-           (double)metric_get(&m->cache_dir_writes));
-    scalar(writer, "quire_cache_dir_written_bytes_total", "counter", "Bytes of those.",
-           (double)metric_get(&m->cache_dir_written_bytes));
-    scalar(writer, "quire_cache_dir_errors_total", "counter",
-           "Pages that were damaged or could not be written.",
-           (double)metric_get(&m->cache_dir_errors));
-    scalar(writer, "quire_cache_dir_pages", "gauge", "KV pages in the file.",
-           gauge_of(&m->cache_dir_pages));
-    scalar(writer, "quire_cache_dir_bytes", "gauge", "Bytes of those.",
-           gauge_of(&m->cache_dir_bytes));
+    return budget->cap_bytes[account];
 }
 
 static void write_budget(struct writer *writer, const struct budget *budget)
 {
-    family(writer, "quire_memory_limit_bytes", "gauge", "Bytes that an account may hold.");
-    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
-        buffer_appendf(writer->out, "quire_memory_limit_bytes{account=\"%s\"} %" PRIu64 "\n",
-                       budget_account_name((enum budget_account)i), budget->cap_bytes[i]);
-    family(writer, "quire_memory_used_bytes", "gauge", "Bytes that an account holds.");
-    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
-        buffer_appendf(writer->out, "quire_memory_used_bytes{account=\"%s\"} %" PRIu64 "\n",
-                       budget_account_name((enum budget_account)i),
-                       memory_account_used(budget, (enum budget_account)i));
-    family(writer, "quire_memory_peak_bytes", "gauge", "Most bytes that an account held so far.");
-    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++)
-        buffer_appendf(writer->out, "quire_memory_peak_bytes{account=\"%s\"} %" PRIu64 "\n",
-                       budget_account_name((enum budget_account)i),
-                       memory_account_peak(budget, (enum budget_account)i));
+    write_accounts(writer, budget, "quire_memory_limit_bytes", "Bytes that an account may hold.",
+                   account_limit);
+    write_accounts(writer, budget, "quire_memory_used_bytes", "Bytes that an account holds.",
+                   memory_account_used);
+    write_accounts(writer, budget, "quire_memory_peak_bytes",
+                   "Most bytes that an account held so far.", memory_account_peak);
     plain(writer, "quire_memory_budget_bytes", "gauge", "The whole budget, --memory.",
           (double)budget->total_bytes);
 }
@@ -345,11 +354,12 @@ void metrics_render(const struct metrics_view *view, struct buffer *out)
         buffer_append_text(&writer.labels, "model_name=\"");
         append_label_value(&writer.labels, view->runtime->api.model_names[0]);
         buffer_append_text(&writer.labels, "\"");
-        write_vllm(&writer, engine_metrics(view->runtime->engine));
-        write_engine(&writer, engine_metrics(view->runtime->engine));
-        write_swap(&writer, engine_metrics(view->runtime->engine));
+        const struct engine_metrics *metrics = engine_metrics(view->runtime->engine);
+        write_rows(&writer, metrics, engine_rows, sizeof engine_rows / sizeof engine_rows[0]);
         if (view->runtime->cache_dir)
-            write_cache_dir(&writer, engine_metrics(view->runtime->engine));
+            write_rows(&writer, metrics, cache_dir_rows,
+                       sizeof cache_dir_rows / sizeof cache_dir_rows[0]);
+        write_engine(&writer, metrics);
         write_queue(&writer, view);
         write_budget(&writer, &view->runtime->budget);
     }

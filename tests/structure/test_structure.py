@@ -163,7 +163,7 @@ def test_min_and_max_are_written_once():
         if top_folder(name) == "engine" and not name.startswith("engine/text/"):
             continue
         for a, b, c, d in pattern.findall((ROOT / name).read_text(encoding="utf-8")):
-            if {a, b} == {c, d} and not {a, b} & {"0", "-1000", "cached"}:     # signed numbers
+            if {a, b} == {c, d} and not {a, b} & {"0", "1000", "-1000", "cached"}:     # signed numbers
                 wrong.append("%s: %s or %s" % (name, a, b))
     assert not wrong
 
