@@ -20,6 +20,9 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
                                      void *wake_arg, struct error *error)
 {
     const struct request *request = &answer->request;
+    uint64_t held = request_held(request);
+    for (uint32_t i = 0; i < prompt && answer->completions[i]; i++)
+        held += completion_bytes(answer->completions[i]);
     uint32_t room = request_room(request, answer->context, prompt);
     if (room == 0)
         return STATUS_OK;
@@ -39,6 +42,7 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
         .top_logprobs = request->top_logprobs,
         .wake = wake,
         .wake_arg = wake_arg,
+        .held_bytes = held,
     };
     return completion_create(&spec, answer->context->budget, &answer->completions[prompt], error);
 }
@@ -61,7 +65,7 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
     answer->shown = calloc(answer->shown_count, sizeof *answer->shown);
     if (!answer->completions || !answer->choices || !answer->shown) {
         answer->choice_count = answer->shown_count = 0;
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     }
     for (uint32_t i = 0; i < answer->choice_count; i++) {
         struct answer_choice *choice = &answer->choices[i];
@@ -101,7 +105,7 @@ enum status answer_open(const struct api_context *context, enum answer_kind kind
     *out = NULL;
     struct answer *answer = calloc(1, sizeof *answer);
     if (!answer)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     answer->context = context;
     buffer_init(&answer->delta, 0);
     buffer_init(&answer->piece, 0);
@@ -160,7 +164,7 @@ enum answer_state answer_pump(struct answer *answer, struct buffer *out)
     enum answer_state state =
         answer->request.stream ? answer_pump_stream(answer, out) : answer_pump_whole(answer, out);
     if ((answer->delta.failed || answer->piece.failed) && state != ANSWER_FAILED) {
-        error_set(&answer->error, STATUS_IO, NULL, "Out of memory.");
+        error_no_memory(&answer->error);
         state = ANSWER_FAILED;
     }
     if (state == ANSWER_FAILED)

@@ -182,7 +182,7 @@ enum status chat_template_render(const struct chat_template *chat_template,
     cut(message, RAISED_CHARACTERS_MAX);
     switch (result) {
     case TEXTSHIM_OK:
-        return out->failed ? error_set(error, STATUS_IO, NULL, "Out of memory.") : STATUS_OK;
+        return out->failed ? error_no_memory(error) : STATUS_OK;
     case TEXTSHIM_RAISED:
         return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
                               "The model's chat template refuses these messages: %s", message);

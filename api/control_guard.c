@@ -56,7 +56,7 @@ enum status control_guard_init(struct control_guard *guard, const struct tokeniz
     guard->backward = calloc(count + 1, sizeof *guard->backward);
     if (!guard->ascending || !guard->backward) {
         control_guard_deinit(guard);
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     }
     for (uint32_t i = 0; i < count; i++) {
         uint32_t token = tokenizer_control_token(tokenizer, i);

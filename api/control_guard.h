@@ -37,7 +37,7 @@ struct control_guard {
     size_t sentinel_length;
 };
 
-/* `sentinel`: see json_noncharacter. STATUS_IO when out of memory. */
+/* `sentinel`: see json_noncharacter. STATUS_UNAVAILABLE when out of memory. */
 enum status control_guard_init(struct control_guard *guard, const struct tokenizer *tokenizer,
                                uint32_t sentinel, struct error *error);
 void control_guard_deinit(struct control_guard *guard);

@@ -4,35 +4,30 @@
  */
 #include "api/json.h"
 
-#include "base/bytes.h"
 #include "base/check.h"
 #include "base/limits.h"
 
 #include <cjson/cJSON.h>
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-static enum status take_memory(struct json_document *document, uint64_t bytes, struct error *error)
+/* cJSON says no more than "it did not work". The scan has passed what it gets, so that only memory
+   can be why; these tell. One thread per document. */
+static _Thread_local bool allocation_failed;
+
+static void *noticed_malloc(size_t size)
 {
-    struct budget *budget = document->budget;
-    if (!budget)
-        return STATUS_OK;
-    if (bytes > budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
-                              "The request needs %llu bytes of memory, more than this server keeps "
-                              "for requests.",
-                              (unsigned long long)bytes);
-    if (!budget_take(budget, BUDGET_REQUESTS, bytes)) {
-        enum status status = error_set(error, STATUS_BUSY, NULL,
-                                       "The memory for requests is in use; try again later.");
-        if (error)
-            error->retry_after_s = 1;
-        return status;
-    }
-    document->taken_bytes += bytes;
-    return STATUS_OK;
+    void *block = malloc(size);
+    allocation_failed |= !block;
+    return block;
+}
+
+static void set_hooks(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){noticed_malloc, free});
 }
 
 /* Fill ids and list_ends from the id prompt, which the scan has checked. */
@@ -105,7 +100,7 @@ static enum status check_keys(const cJSON *value, struct error *error)
     const char *few[16];
     const char **keys = count <= 16 ? few : malloc(count * sizeof *keys);
     if (!keys)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     uint32_t i = 0;
     for (const cJSON *child = value->child; child; child = child->next)
         keys[i++] = child->string;
@@ -131,11 +126,14 @@ static enum status parse(struct json_document *document, struct error *error)
         copy = body_without_ids(document, &length);
         if (!document->ids || !document->list_ends || !copy) {
             free(copy);
-            return error_set(error, STATUS_IO, NULL, "Out of memory.");
+            return error_no_memory(error);
         }
         read_ids(document);
         text = copy;
     }
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, set_hooks);
+    allocation_failed = false;
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0);
     bool whole = root && end;
@@ -143,6 +141,8 @@ static enum status parse(struct json_document *document, struct error *error)
         whole = strchr(" \t\r\n", *end++) != NULL;
     document->root = root;
     free(copy);
+    if (!root && allocation_failed)
+        return error_no_memory(error);
     if (!whole)
         return error_set_code(error, STATUS_INVALID, "invalid_json", NULL,
                               "The request body is not valid JSON.");
@@ -158,7 +158,7 @@ enum status json_open(const char *body, size_t length, struct budget *budget,
     enum status status = json_scan_text(body, length, true, &out->scan, error);
     if (status != STATUS_OK)
         return status;
-    size_t start = 0;
+    size_t start = 0, whole_length = length;
     while (strchr(" \t\r\n", body[start]))
         start++;
     if (body[start] != '{')
@@ -171,8 +171,12 @@ enum status json_open(const char *body, size_t length, struct budget *budget,
     uint64_t bytes = (uint64_t)out->scan.nodes * JSON_NODE_BYTES + length +
                      (uint64_t)out->scan.id_count * sizeof(uint32_t) +
                      (uint64_t)out->scan.id_list_count * sizeof(uint32_t);
-    status = take_memory(out, bytes, error);
-    return status == STATUS_OK ? parse(out, error) : status;
+    if (budget)
+        status = budget_take_request(budget, whole_length, bytes, NULL, error);
+    if (status != STATUS_OK)
+        return status;
+    out->taken_bytes = budget ? bytes : 0;
+    return parse(out, error);
 }
 
 void json_close(struct json_document *document)

@@ -33,9 +33,9 @@ struct json_document {
     uint64_t taken_bytes;
 };
 
-/* Parse a request body. STATUS_INVALID for anything that is not one JSON object, STATUS_BUSY or
-   STATUS_TOO_LARGE when the budget has no room now or never. `body` is borrowed until json_close.
- */
+/* Parse a request body, which is entered in BUDGET_REQUESTS. STATUS_INVALID for anything that is not
+   one JSON object, STATUS_BUSY or STATUS_TOO_LARGE when the budget has no room beside it now or
+   never, STATUS_UNAVAILABLE when the system has no memory. `body` is borrowed until json_close. */
 enum status json_open(const char *body, size_t length, struct budget *budget,
                       struct json_document *out, struct error *error);
 void json_close(struct json_document *document); /* also after a failed open */

@@ -13,19 +13,19 @@
 #include <string.h>
 #include <sys/random.h>
 
+uint64_t request_held(const struct request *request)
+{
+    return request->source_bytes + request->taken_bytes;
+}
+
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error)
 {
-    if (context->budget && bytes > context->budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
-                              "The request needs more memory than this server keeps for requests.");
-    if (context->budget && !budget_take(context->budget, BUDGET_REQUESTS, bytes)) {
-        enum status status = error_set(error, STATUS_BUSY, NULL,
-                                       "The memory for requests is in use; try again later.");
-        if (error)
-            error->retry_after_s = 1;
+    enum status status = STATUS_OK;
+    if (context->budget)
+        status = budget_take_request(context->budget, request_held(request), bytes, NULL, error);
+    if (status != STATUS_OK)
         return status;
-    }
     request->taken_bytes += context->budget ? bytes : 0;
     return STATUS_OK;
 }
@@ -143,7 +143,7 @@ static enum status read_logit_bias(const struct api_context *context, const stru
         return STATUS_OK;
     out->logit_bias = calloc(count, sizeof *out->logit_bias);
     if (!out->logit_bias)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     uint32_t vocabulary = tokenizer_vocabulary(context->tokenizer);
     for (const struct cJSON *entry = json_first(object); entry; entry = json_after(entry)) {
         const char *key = json_key(entry);
@@ -213,7 +213,7 @@ static enum status add_stop(const struct cJSON *value, struct request *out, stru
                          LIMIT_STOP_BYTES);
     char *copy = strdup(text);
     if (!copy)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     out->stops[out->stop_count] = copy;
     out->stop_lengths[out->stop_count++] = length;
     return STATUS_OK;

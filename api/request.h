@@ -39,7 +39,8 @@ struct request {
     unsigned stop_count;
     struct request_prompt *prompts;
     uint32_t prompt_count;
-    uint64_t taken_bytes; /* of BUDGET_REQUESTS, for prompts */
+    uint64_t taken_bytes;  /* of BUDGET_REQUESTS, for prompts */
+    uint64_t source_bytes; /* of it too: the body and what was parsed, held by others */
 };
 
 void request_deinit(struct request *request, const struct api_context *context);
@@ -74,7 +75,10 @@ enum status request_check_length(const struct api_context *context, const struct
 /* Between two units of work: others may have a turn. */
 void request_yield(const struct api_context *context);
 
-/* Enter `bytes` for prompts; STATUS_BUSY without room. */
+/* What is held of BUDGET_REQUESTS for it by now, completions apart. */
+uint64_t request_held(const struct request *request);
+
+/* Enter `bytes` for prompts; STATUS_BUSY without room, STATUS_TOO_LARGE if there never is. */
 enum status request_take(const struct api_context *context, struct request *request, uint64_t bytes,
                          struct error *error);
 

@@ -176,7 +176,7 @@ static enum status tokenize(struct chat *chat, struct request *out, const struct
     }
     out->prompts = calloc(1, sizeof *out->prompts);
     if (!out->prompts)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     out->prompt_count = 1;
     return request_tokenize(chat->context, out, text->data ? text->data : "", text->length, flags,
                             chat->guard.sentinel, "messages", out->prompts, error);
@@ -234,7 +234,7 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
     request_yield(chat->context);
     enum status status = STATUS_OK;
     if (chat->json.failed || chat->scratch.failed || chat->final.failed)
-        status = error_set(error, STATUS_IO, NULL, "Out of memory.");
+        status = error_no_memory(error);
     else if (chat->unbreakable)
         status = error_set(error, STATUS_INVALID, "messages",
                            "A message holds a character that is a control token of the model.");
@@ -248,19 +248,6 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
         control_guard_clean(&chat->guard, error->message);
     buffer_deinit(&text);
     return status;
-}
-
-/* Beside the document, which is held all the while: together they may be what can never fit. */
-static enum status take_working(const struct chat *chat, struct request *out, uint64_t working,
-                                struct error *error)
-{
-    const struct budget *budget = chat->context->budget;
-    uint64_t held = chat->document->taken_bytes + out->taken_bytes;
-    if (budget && working > budget->cap_bytes[BUDGET_REQUESTS] - held)
-        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", NULL,
-                              "The conversation needs more memory than this server keeps for "
-                              "requests.");
-    return request_take(chat->context, out, working, error);
 }
 
 enum status request_read_chat(const struct api_context *context,
@@ -288,7 +275,7 @@ enum status request_read_chat(const struct api_context *context,
      */
     uint64_t working = 6 * (uint64_t)document->text.length + (256u << 10) +
                        chat_template_context_bytes(document->scan.nodes);
-    status = take_working(&chat, out, working, error);
+    status = request_take(context, out, working, error);
     if (status == STATUS_OK) {
         status = make_prompt(&chat, out, error);
         out->taken_bytes -= context->budget ? working : 0;

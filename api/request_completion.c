@@ -61,7 +61,7 @@ static enum status echo_ids(const struct api_context *context, struct request *r
     buffer_append(&text, "", 0); /* data is there even if nothing was printed */
     if (text.failed) {
         buffer_deinit(&text);
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     }
     prompt->echo = text.data;
     prompt->echo_length = text.length;
@@ -87,8 +87,7 @@ static enum status add_text(const struct api_context *context, const struct cJSO
         return status;
     prompt->echo = strdup(text);
     prompt->echo_length = length;
-    return prompt->echo ? request_take(context, out, length, error)
-                        : error_set(error, STATUS_IO, NULL, "Out of memory.");
+    return prompt->echo ? request_take(context, out, length, error) : error_no_memory(error);
 }
 
 static enum status add_ids(const struct api_context *context, const uint32_t *ids, uint32_t count,
@@ -108,7 +107,7 @@ static enum status add_ids(const struct api_context *context, const uint32_t *id
     struct request_prompt *prompt = &out->prompts[out->prompt_count++];
     prompt->tokens = malloc(count * sizeof *ids);
     if (!prompt->tokens)
-        return error_set(error, STATUS_IO, NULL, "Out of memory.");
+        return error_no_memory(error);
     memcpy(prompt->tokens, ids, count * sizeof *ids);
     prompt->count = count;
     return fields->echo ? echo_ids(context, out, prompt, error) : STATUS_OK;
@@ -122,7 +121,7 @@ static enum status reserve_prompts(struct request *out, uint32_t count, struct e
                          "be at most %d.",
                          LIMIT_PROMPTS, LIMIT_SEQUENCES);
     out->prompts = calloc(count, sizeof *out->prompts);
-    return out->prompts ? STATUS_OK : error_set(error, STATUS_IO, NULL, "Out of memory.");
+    return out->prompts ? STATUS_OK : error_no_memory(error);
 }
 
 static enum status read_id_prompts(const struct api_context *context,

@@ -10,6 +10,7 @@ enum status request_read(const struct api_context *context, enum answer_kind kin
     *out = (struct request){.kind = kind};
     struct json_document document;
     enum status status = json_open(body, length, context->budget, &document, error);
+    out->source_bytes = length + document.taken_bytes;
     request_yield(context);
     if (status == STATUS_OK)
         status = request_read_shared(context, &document, caller, out, error);
@@ -17,6 +18,7 @@ enum status request_read(const struct api_context *context, enum answer_kind kin
         status = kind == ANSWER_CHAT ? request_read_chat(context, &document, out, error)
                                      : request_read_completion(context, &document, out, error);
     json_close(&document);
+    out->source_bytes = length; /* until the answer is open */
     CHECK(status != STATUS_OK || out->prompt_count >= 1);
     return status;
 }

@@ -86,6 +86,25 @@ void budget_give(struct budget *budget, enum budget_account account, uint64_t by
     CHECK(before >= bytes);
 }
 
+enum status budget_take_request(struct budget *budget, uint64_t held_bytes, uint64_t bytes,
+                                const char *param, struct error *error)
+{
+    uint64_t cap = budget->cap_bytes[BUDGET_REQUESTS], all = 0;
+    char need[24], have[24];
+    if (!bytes_add(held_bytes, bytes, &all) || all > cap)
+        return error_set_code(error, STATUS_TOO_LARGE, "request_too_large", param,
+                              "This request needs at least %s of memory (its body and what is made "
+                              "of it); the server's --memory leaves %s for all requests together.",
+                              bytes_format(all ? all : UINT64_MAX, need), bytes_format(cap, have));
+    if (budget_take(budget, BUDGET_REQUESTS, bytes))
+        return STATUS_OK;
+    enum status status =
+        error_set(error, STATUS_BUSY, NULL, "The memory for requests is in use; try again later.");
+    if (error)
+        error->retry_after_s = 1;
+    return status;
+}
+
 void budget_print(const struct budget *budget, struct buffer *out)
 {
     char text[24];

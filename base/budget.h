@@ -50,6 +50,12 @@ uint64_t budget_unreserved(const struct budget *budget);
 bool budget_take(struct budget *budget, enum budget_account account, uint64_t bytes);
 void budget_give(struct budget *budget, enum budget_account account, uint64_t bytes);
 
+/* Enter `bytes` of a request that holds `held_bytes` of BUDGET_REQUESTS already. Where it could not
+   even if it were alone: STATUS_TOO_LARGE with the numbers (code "request_too_large", `param` or
+   NULL); where others hold what it needs: STATUS_BUSY with a time to come back. Any thread. */
+enum status budget_take_request(struct budget *budget, uint64_t held_bytes, uint64_t bytes,
+                                const char *param, struct error *error);
+
 /* What an account holds now, and the most that it held so far. Any thread. */
 uint64_t budget_used(const struct budget *budget, enum budget_account account);
 uint64_t budget_peak(const struct budget *budget, enum budget_account account);

@@ -61,6 +61,16 @@ enum status error_set_code(struct error *error, enum status status, const char *
     return status;
 }
 
+enum status error_no_memory(struct error *error)
+{
+    enum status status =
+        error_set_code(error, STATUS_UNAVAILABLE, "out_of_memory", NULL,
+                       "The system gives no memory for this request now; try again later.");
+    if (error)
+        error->retry_after_s = 1;
+    return status;
+}
+
 void error_clear(struct error *error)
 {
     memset(error, 0, sizeof *error);

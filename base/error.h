@@ -20,7 +20,7 @@ enum status {
     STATUS_TOO_LARGE,    /* body or field over a limit                           (HTTP 413) */
     STATUS_UNSUPPORTED,  /* known, but not done by this server or file           (HTTP 400) */
     STATUS_BUSY,         /* no room now, retry_after_s says when to come back    (HTTP 429) */
-    STATUS_UNAVAILABLE,  /* loading, draining                                    (HTTP 503) */
+    STATUS_UNAVAILABLE,  /* loading, draining, no memory                               (HTTP 503) */
     STATUS_IO,           /* the system failed: file, socket, memory              (HTTP 500) */
     STATUS_INTERNAL,     /* a fault of ours                                      (HTTP 500) */
 };
@@ -42,6 +42,9 @@ enum status error_set(struct error *error, enum status status, const char *param
 enum status error_set_code(struct error *error, enum status status, const char *code,
                            const char *param, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+
+/* An allocation failed while a request was worked on: STATUS_UNAVAILABLE, and to be tried again. */
+enum status error_no_memory(struct error *error);
 
 /* Reset to STATUS_OK with empty texts. */
 void error_clear(struct error *error);

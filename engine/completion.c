@@ -38,23 +38,17 @@ static void lay_out(struct arena *arena, struct completion *completion,
     }
 }
 
-static enum status take_memory(struct budget *budget, uint64_t bytes, char **out,
-                               struct error *error)
+static enum status take_memory(const struct completion_spec *spec, struct budget *budget,
+                               uint64_t bytes, char **out, struct error *error)
 {
-    if (bytes > budget->cap_bytes[BUDGET_REQUESTS])
-        return error_set(error, STATUS_TOO_LARGE, "max_tokens",
-                         "a request of this size needs more memory than all requests may use");
-    if (!budget_take(budget, BUDGET_REQUESTS, bytes)) {
-        error_set(error, STATUS_BUSY, NULL, "no memory for another request now, try again later");
-        if (error)
-            error->retry_after_s = 1;
-        return STATUS_BUSY;
-    }
+    enum status status = budget_take_request(budget, spec->held_bytes, bytes, "max_tokens", error);
+    if (status != STATUS_OK)
+        return status;
     *out = aligned_alloc(64, bytes);
     if (*out)
         return STATUS_OK;
     budget_give(budget, BUDGET_REQUESTS, bytes);
-    return error_set(error, STATUS_IO, NULL, "out of memory");
+    return error_no_memory(error);
 }
 
 enum status completion_create(const struct completion_spec *spec, struct budget *budget,
@@ -68,7 +62,7 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
     lay_out(&arena, NULL, spec, top_logprobs);
     uint64_t bytes = arena.used_bytes;
     arena = (struct arena){0};
-    enum status status = take_memory(budget, bytes, &arena.memory, error);
+    enum status status = take_memory(spec, budget, bytes, &arena.memory, error);
     if (status)
         return status;
     struct completion *completion = (struct completion *)arena.memory;
@@ -101,6 +95,11 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
                spec->token_count * sizeof *spec->tokens);
     *out = completion;
     return STATUS_OK;
+}
+
+uint64_t completion_bytes(const struct completion *completion)
+{
+    return completion->bytes;
 }
 
 static void release_reference(struct completion *completion)

@@ -43,12 +43,15 @@ struct completion_spec {
        must not call back into the completion. Never called after completion_release(reader). */
     void (*wake)(void *arg);
     void *wake_arg;
+    uint64_t held_bytes; /* of BUDGET_REQUESTS, by the same request: what can never fit beside it
+                            is refused for good */
 };
 
 /* Takes its bytes from BUDGET_REQUESTS; STATUS_BUSY when there is no room now, STATUS_TOO_LARGE
-   when there never is. */
+   when there never is, STATUS_UNAVAILABLE when the system has no memory. */
 enum status completion_create(const struct completion_spec *spec, struct budget *budget,
                               struct completion **out, struct error *error);
+uint64_t completion_bytes(const struct completion *completion);
 
 /* Reader: the creator gives up its hold. If the work is not done it is cancelled. After this
    returns wake is not called any more. */

@@ -7,12 +7,14 @@
  */
 #include "server/http.h"
 
+#include "api/models.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/costs.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "server/http_request.h"
 #include "server/listener.h"
 
@@ -108,26 +110,49 @@ static enum MHD_Result begin_request(struct request *r)
     return MHD_YES;
 }
 
-/* Room for `length` more bytes and a NUL; entered in the budget before it is allocated. */
+/* Room for `length` more bytes and a NUL; entered in the budget before it is allocated. At most as
+   many as were announced: who announces many and sends few holds few. */
 static bool grow_body(struct request *r, size_t length)
 {
     size_t needed = r->body_length + length + 1;
+    size_t most = r->head->content_length ? r->head->content_length + 1 : LIMIT_BODY_BYTES + 1;
     if (needed <= r->body_capacity)
         return true;
-    size_t capacity = r->body_capacity * 2 > needed ? r->body_capacity * 2 : needed;
-    if (capacity < 4 * KIB)
-        capacity = 4 * KIB;
+    size_t capacity = max_u64(r->body_capacity * 2, 4 * KIB);
+    capacity = max_u64(min_u64(capacity, most), needed);
     struct runtime *runtime = atomic_load(&r->server->runtime);
-    if (!budget_take(&runtime->budget, BUDGET_REQUESTS, capacity - r->body_capacity))
-        return false;
-    char *body = realloc(r->body, capacity);
-    if (!body) {
+    struct error error;
+    enum status status = budget_take_request(&runtime->budget, r->body_capacity,
+                                             capacity - r->body_capacity, NULL, &error);
+    char *body = status == STATUS_OK ? realloc(r->body, capacity) : NULL;
+    if (status == STATUS_OK && !body) {
         budget_give(&runtime->budget, BUDGET_REQUESTS, capacity - r->body_capacity);
+        status = error_no_memory(&error);
+    }
+    if (status != STATUS_OK) {
+        bool busy = status == STATUS_BUSY;
+        http_refuse(r, api_http_status(status), status, busy ? "out_of_memory" : error.code, "%s",
+                    busy ? "there is no memory for this body now; other requests hold it"
+                         : error.message);
+        r->error.retry_after_s = error.retry_after_s;
         return false;
     }
     r->body = body;
     r->body_capacity = capacity;
     return true;
+}
+
+/* What was taken ahead of a body that has ended goes back, so that its length is what it costs. */
+static void trim_body(struct request *r)
+{
+    size_t capacity = r->body_length + 1;
+    char *body = capacity < r->body_capacity ? realloc(r->body, capacity) : NULL;
+    if (!body)
+        return;
+    struct runtime *runtime = atomic_load(&r->server->runtime);
+    budget_give(&runtime->budget, BUDGET_REQUESTS, r->body_capacity - capacity);
+    r->body = body;
+    r->body_capacity = capacity;
 }
 
 static enum MHD_Result take_upload(struct request *r, const char *data, size_t *size)
@@ -139,12 +164,8 @@ static enum MHD_Result take_upload(struct request *r, const char *data, size_t *
                     LIMIT_BODY_BYTES);
         r->discard = true;
     }
-    if (!r->discard && !grow_body(r, length)) {
-        http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
-                    "there is no memory for this body now; other requests hold it");
-        r->error.retry_after_s = 1;
+    if (!r->discard && !grow_body(r, length))
         r->discard = true;
-    }
     if (r->discard) {
         http_free_body(r);
         r->discarded_bytes += length;
@@ -182,12 +203,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         return http_reply_plain(r);
     if (!r->route || r->route->reply || !strcmp(r->head->method, "OPTIONS"))
         return http_reply_plain(r);
-    if (r->state == REQUEST_NEW && !r->body && !grow_body(r, 0)) {
-        http_refuse(r, 429, STATUS_BUSY, "out_of_memory",
-                    "there is no memory for this request now");
-        r->error.retry_after_s = 1;
+    if (r->state == REQUEST_NEW && !r->body && !grow_body(r, 0))
         return http_reply_plain(r);
-    }
+    if (r->state == REQUEST_NEW)
+        trim_body(r);
     return http_answer(r);
 }
 

@@ -512,7 +512,7 @@ static void note_work(struct encoder *encoder, size_t bytes)
 
 static enum status no_memory(struct error *error)
 {
-    return error_set(error, STATUS_IO, NULL, "no memory for tokenizing");
+    return error_no_memory(error);
 }
 
 static enum status sink_push(struct sink *sink, uint32_t token, struct error *error)

@@ -172,3 +172,15 @@ def test_deeply_structured_bodies_are_counted(server):
         before = server.peak_memory()
         assert server.post(chat(60_000), CHAT).status == 413        # 120,000 values: more than is kept for requests
         assert server.peak_memory() - before < 40 * MIB
+
+
+@pytest.mark.skipif(harness.sanitized(), reason="sanitizers need memory of their own")
+def test_what_can_never_fit_is_not_a_matter_of_time():
+    with harness.started("--memory", "200MiB") as server:
+        for size in (2_000_000, 2_200_000, 2_300_000, 2_600_000, 8_000_000):
+            text = "word " * (size // 5)
+            for path, body in ((CHAT, {"messages": [{"role": "user", "content": text}]}), (COMPLETIONS, {"prompt": text})):
+                answer = server.post(body, path)
+                assert answer.status in (400, 413), answer.body
+                if answer.status == 413:
+                    assert answer.json["error"]["code"] == "request_too_large" and "at least" in answer.json["error"]["message"]

@@ -171,7 +171,7 @@ START_TEST(a_completion_is_there_or_takes_nothing)
     struct completion *completion = NULL;
     struct error error;
     fail_at(0);
-    ck_assert_int_eq(completion_create(&spec, &budget, &completion, &error), STATUS_IO);
+    ck_assert_int_eq(completion_create(&spec, &budget, &completion, &error), STATUS_UNAVAILABLE);
     fail_at(-1);
     ck_assert_ptr_null(completion);
     ck_assert_uint_eq(atomic_load(&budget.used_bytes[BUDGET_REQUESTS]), 0);

@@ -1,0 +1,162 @@
+/*
+ * What becomes of a request when the system has no memory: every allocation that the request's own
+ * thread makes through C is made to fail in turn, by the linker's --wrap. The answer is either
+ * there or STATUS_UNAVAILABLE (503), never a fault of the client's, and nothing stays in the budget
+ * (fixture_deinit looks).
+ */
+#include "base/bytes.h"
+#include "tests/api/fixture.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *block, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+char *__real_strdup(const char *text);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *block, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+char *__wrap_strdup(const char *text);
+
+static _Thread_local int until_failure = -1; /* allocations; below 0: none fails */
+
+static bool fails(void)
+{
+    return until_failure >= 0 && until_failure-- == 0;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *block, size_t size)
+{
+    return fails() ? NULL : __real_realloc(block, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, size);
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return fails() ? NULL : __real_strdup(text);
+}
+
+static struct fixture fixture;
+
+static void set_up(void)
+{
+    fixture_init(&fixture, &(struct fixture_options){.chat_template = fixture_template,
+                                                     .request_bytes = 2 * MIB});
+}
+
+static void tear_down(void)
+{
+    fixture_deinit(&fixture);
+}
+
+/* How many allocations it took until nothing failed. */
+static int fail_each(enum answer_kind kind, const char *body)
+{
+    size_t length = strlen(body);
+    for (int number = 0;; number++) {
+        struct answer *answer = NULL;
+        struct error error = {0};
+        until_failure = number;
+        enum status status =
+            answer_open(&fixture.context, kind, body, length, 1, &(struct answer_caller){0},
+                        fixture_wake, &fixture, &answer, &error);
+        bool failed = until_failure < 0;
+        until_failure = -1;
+        if (answer)
+            answer_close(answer);
+        if (!failed) {
+            ck_assert_msg(status == STATUS_OK, "%s", error.message);
+            return number;
+        }
+        if (status == STATUS_OK) /* done without it */
+            continue;
+        ck_assert_msg(status == STATUS_UNAVAILABLE, "allocation %d: %d %s", number, status,
+                      error.message);
+        ck_assert_str_eq(error.code, "out_of_memory");
+        ck_assert_uint_ge(error.retry_after_s, 1);
+    }
+}
+
+START_TEST(every_allocation_of_a_request_may_fail)
+{
+    static const char *const bodies[] = {
+        "{\"prompt\":\"hi there\",\"max_tokens\":2,\"logprobs\":2,\"n\":2}",
+        "{\"prompt\":[[104,105],[72]],\"echo\":true,\"max_tokens\":1,\"stop\":[\"x\",\"yy\"]}",
+        "{\"prompt\":[\"a\",\"b\"],\"logit_bias\":{\"5\":1,\"6\":2},\"max_tokens\":1}",
+        "{\"prompt\":\"a\",\"x\":{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,"
+        "\"i\":1,\"j\":1,\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1},\"max_tokens\":"
+        "1}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        ck_assert_int_gt(fail_each(ANSWER_COMPLETION, bodies[i]), 10);
+}
+END_TEST
+
+/* What can never fit, its body and what is made of it together, is refused for good, whatever the
+   part that does not fit; what others hold is refused for now. */
+START_TEST(never_and_not_now)
+{
+    uint64_t cap = fixture.budget.cap_bytes[BUDGET_REQUESTS];
+    struct buffer body;
+    for (unsigned share = 20; share > 1; share--) {
+        struct reply reply;
+        buffer_init(&body, 0);
+        buffer_append_text(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"");
+        for (uint64_t i = 0; i < cap / share; i++)
+            buffer_append(&body, "x", 1);
+        buffer_append_text(&body, "\"}]}");
+        ck_assert(budget_take(&fixture.budget, BUDGET_REQUESTS, body.length + 1)); /* as http.c */
+        fixture_request(&fixture, ANSWER_CHAT, body.data, &reply);
+        ck_assert_msg(reply.open_status == STATUS_INVALID || reply.open_status == STATUS_TOO_LARGE,
+                      "a %uth: %s", share, reply.error.message);
+        ck_assert_uint_eq(reply.error.retry_after_s, 0);
+        if (reply.open_status == STATUS_TOO_LARGE)
+            ck_assert_ptr_nonnull(strstr(reply.error.message, "MiB"));
+        budget_give(&fixture.budget, BUDGET_REQUESTS, body.length + 1);
+        reply_deinit(&reply);
+        buffer_deinit(&body);
+    }
+    struct reply reply;
+    ck_assert(budget_take(&fixture.budget, BUDGET_REQUESTS, cap - 1000));
+    fixture_request(&fixture, ANSWER_CHAT,
+                    "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", &reply);
+    ck_assert_int_eq(reply.open_status, STATUS_BUSY);
+    ck_assert_uint_ge(reply.error.retry_after_s, 1);
+    budget_give(&fixture.budget, BUDGET_REQUESTS, cap - 1000);
+    reply_deinit(&reply);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("allocation");
+    TCase *tests = tcase_create("allocation");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, every_allocation_of_a_request_may_fail);
+    tcase_add_test(tests, never_and_not_now);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
