@@ -173,6 +173,12 @@ enum answer_state answer_pump(struct answer *answer, struct buffer *out)
     return state;
 }
 
+void answer_end_stream(struct answer *answer, const struct error *why, struct buffer *out)
+{
+    CHECK(answer->request.stream);
+    answer_cut_stream(answer, why, out);
+}
+
 const struct error *answer_error(const struct answer *answer)
 {
     return &answer->error;

@@ -33,6 +33,10 @@ bool answer_is_stream(const struct answer *answer);
    little more than LIMIT_OUTPUT_BYTES per call. */
 enum answer_state answer_pump(struct answer *answer, struct buffer *out);
 
+/* Of a stream that has begun and is cut off: what is ready, what was held back for a stop string, and
+   an error event. In place of the pump; after it the pump must not be called again. */
+void answer_end_stream(struct answer *answer, const struct error *why, struct buffer *out);
+
 /* Why it failed, valid after ANSWER_FAILED. */
 const struct error *answer_error(const struct answer *answer);
 

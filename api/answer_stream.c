@@ -71,14 +71,33 @@ static void write_start(struct answer *answer, struct answer_choice *choice, siz
     }
 }
 
+/* One event with the text in `delta`, the tokens from `first` on, and the last one if it ended. */
+static void write_delta(struct answer *answer, struct answer_choice *choice, uint32_t first,
+                        struct buffer *out)
+{
+    bool logprobs = answer->request.want_logprobs && choice->text.next > first;
+    if (answer->delta.length > 0 || logprobs)
+        write_event(answer, choice, answer->delta.data ? answer->delta.data : "",
+                    answer->delta.length, first, false, false, out);
+    if (choice->finish) {
+        write_event(answer, choice, "", 0, choice->text.next, false, true, out);
+        choice->ended = true;
+    }
+}
+
+static bool has_said_its_start(const struct answer *answer, const struct answer_choice *choice)
+{
+    return choice->started &&
+           choice->echo_sent >= answer->request.prompts[choice->prompt].echo_length;
+}
+
 /* Events of one choice until nothing is ready or `out` has `full` bytes. */
 static enum status stream_choice(struct answer *answer, struct answer_choice *choice, size_t full,
                                  struct buffer *out)
 {
-    size_t echo_length = answer->request.prompts[choice->prompt].echo_length;
     while (!choice->ended && out->length < full && answer_is_ready(answer, choice)) {
         uint32_t first = choice->text.next;
-        if (!choice->started || choice->echo_sent < echo_length) {
+        if (!has_said_its_start(answer, choice)) {
             /* An early fault must keep its status: nothing is written before a first token. */
             enum finish_reason reason = FINISH_NONE;
             if (answer_completion(answer, choice))
@@ -90,18 +109,42 @@ static enum status stream_choice(struct answer *answer, struct answer_choice *ch
         }
         buffer_clear(&answer->delta);
         enum status status = answer_advance(answer, choice, &answer->delta);
+        if (status != STATUS_OK) /* no stop string comes any more: what was held back is text */
+            stop_matcher_finish(&choice->text.matcher, &answer->delta);
+        write_delta(answer, choice, first, out);
         if (status != STATUS_OK)
             return status;
-        bool logprobs = answer->request.want_logprobs && choice->text.next > first;
-        if (answer->delta.length > 0 || logprobs)
-            write_event(answer, choice, answer->delta.data ? answer->delta.data : "",
-                        answer->delta.length, first, false, false, out);
-        if (choice->finish) {
-            write_event(answer, choice, "", 0, choice->text.next, false, true, out);
-            choice->ended = true;
-        }
     }
     return STATUS_OK;
+}
+
+/* A choice that will not come to its end: what is ready of it, then what was held back. */
+static void write_rest(struct answer *answer, struct answer_choice *choice, size_t full,
+                       struct buffer *out)
+{
+    if (choice->ended || !has_said_its_start(answer, choice) ||
+        stream_choice(answer, choice, full, out) != STATUS_OK || choice->ended ||
+        answer_is_ready(answer, choice))
+        return;
+    buffer_clear(&answer->delta);
+    stop_matcher_finish(&choice->text.matcher, &answer->delta);
+    write_delta(answer, choice, choice->text.next, out);
+}
+
+static void write_error_event(const struct error *error, struct buffer *out)
+{
+    buffer_append_text(out, "data: ");
+    api_write_error(error, out);
+    buffer_append_text(out, "\n\n");
+}
+
+void answer_cut_stream(struct answer *answer, const struct error *why, struct buffer *out)
+{
+    size_t full = out->length + LIMIT_OUTPUT_BYTES;
+    for (uint32_t i = 0; i < answer->choice_count; i++)
+        write_rest(answer, &answer->choices[i], full, out);
+    answer->error = *why;
+    write_error_event(why, out);
 }
 
 enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out)
@@ -113,9 +156,8 @@ enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out)
             STATUS_OK) {
             if (!answer->sent && out->length == before)
                 return ANSWER_FAILED;
-            buffer_append_text(out, "data: ");
-            api_write_error(&answer->error, out);
-            buffer_append_text(out, "\n\n");
+            struct error error = answer->error;
+            answer_cut_stream(answer, &error, out);
             return ANSWER_FAILED;
         }
         all = all && answer->choices[i].ended;

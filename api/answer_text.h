@@ -96,6 +96,8 @@ struct logprob_range answer_logprob_range(struct answer *answer, struct answer_c
 
 /* answer_pump for a stream and for a whole answer: answer_stream.c, answer_whole.c. */
 enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out);
+/* answer_end_stream. */
+void answer_cut_stream(struct answer *answer, const struct error *why, struct buffer *out);
 enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out);
 
 #endif

@@ -184,11 +184,12 @@ static void append_error_event(struct request *r, const struct error *error)
     buffer_deinit(&body);
 }
 
-static void append_shutdown_event(struct request *r)
+static void end_stream(struct request *r)
 {
     struct error error;
     error_set_code(&error, STATUS_UNAVAILABLE, "draining", NULL, "the server is shutting down");
-    append_error_event(r, &error);
+    answer_end_stream(r->answer, &error, &r->out);
+    r->stream_end = STREAM_ENDED;
 }
 
 /* Enter what a laggard's buffer holds beyond its share; false when there is no room for it. */
@@ -289,8 +290,7 @@ static ssize_t read_stream(void *cls, uint64_t position, char *to, size_t most)
         if (news.cancelled || (news.aborted && !r->stream))
             return break_off(r, to, most);
         if (news.aborted) {
-            append_shutdown_event(r);
-            r->stream_end = STREAM_ENDED;
+            end_stream(r);
         } else if (!pump_stream(r)) {
             if (news.keepalive)
                 buffer_append_text(&r->out, KEEPALIVE);

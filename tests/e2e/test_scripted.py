@@ -55,11 +55,11 @@ def slow(tmp_path_factory):
     yield from scripted_server(tmp_path_factory, "delay_us\t30000\nrow_delay_us\t1000\n")
 
 
-def scripted_server(tmp_path_factory, options):
+def scripted_server(tmp_path_factory, options, *more):
     path = tmp_path_factory.mktemp("script") / "script.txt"
     path.write_text(options + "".join("\t".join(["answer", p, *pieces]) + "\n" for p, pieces in ANSWERS.items()))
     environment = {"QUIRE_TEST_SCRIPT": str(path), "QUIRE_TEST_CHECK_EVERY_STEP": "1"}
-    with harness.started(program=harness.SCRIPTED, model=harness.tiny(), environment=environment) as server:
+    with harness.started(*more, program=harness.SCRIPTED, model=harness.tiny(), environment=environment) as server:
         yield server
 
 
@@ -178,6 +178,46 @@ def test_a_fault_in_a_stream_is_an_event(slow, path):
             errors = [json.loads(e)["error"] for e in events if e != "[DONE]" and "error" in json.loads(e)]
             assert len(errors) == 1 and errors[0]["message"]
         assert "".join(c["choices"][0]["text"] for c in neighbour.chunks()) == "DEFGHIJK"
+
+
+def taken_apart(events):
+    """The text of a stream's events, and its error."""
+    text, error = "", None
+    for event in map(json.loads, events):
+        assert error is None, "nothing comes after the error"
+        error = event.get("error")
+        text += "" if error else event["choices"][0]["text"]
+    return text, error
+
+
+@pytest.mark.sanitizer
+def test_a_fault_loses_no_text(slow):
+    """What was held back for a stop string is text once no stop can come."""
+    with slow.unharmed():
+        for stop in ([], ["abcd"], ["bcd"]):
+            events = [e for e in slow.stream({"prompt": "fault", "temperature": 0, "stop": stop}).events() if e != "[DONE]"]
+            text, error = taken_apart(events)
+            assert text == "abc" and error["message"]
+
+
+@pytest.mark.sanitizer
+def test_sigterm_loses_no_text(tmp_path_factory):
+    """A stream that is cut off has all that was held back for a stop string."""
+    with harness.contextlib.contextmanager(shutting_down)(tmp_path_factory) as server:
+        stream = server.stream({"prompt": "defghij", "temperature": 0, "max_tokens": 50, "stop": ["EFGHIJKLM"]})
+        events = stream.events()
+        assert json.loads(next(events))["choices"][0]["text"] == "D"
+        before = server.metrics()("quire_steps_total")
+        harness.wait_until(lambda: server.metrics()("quire_steps_total") >= before + 2, what="steps")
+        server.signal()
+        text, error = taken_apart(e for e in events if e != "[DONE]")
+        assert len(text) >= 2 and "EFGHIJK".startswith(text), text
+        assert error["code"] == "draining"
+        assert server.wait(30) == 0
+
+
+def shutting_down(tmp_path_factory):
+    yield from scripted_server(tmp_path_factory, "delay_us\t300000\n", "--drain-seconds", 0)
 
 
 def test_a_fault_without_streaming(scripted):
