@@ -1,8 +1,9 @@
 /*
- * A step's work: rows of tokens of several sequences, and what computes it.
+ * A step's work, the tokens of several sequences, and the backend that computes it. A batch row is
+ * one token: a row of the matrices that the model multiplies.
  *
- * The scheduler fills a batch (it knows tokens and pages, no tensors); a backend runs it. Backends:
- * the quantised model (engine/model/quantized.c), the OpenBLAS reference, and scripted ones in
+ * The scheduler fills a batch (it knows tokens and pages, no tensors); a backend runs it. Backends
+ * are the quantized model (engine/model/quantized.c), the OpenBLAS reference, and scripted ones in
  * tests. All calls come from the engine thread, one at a time.
  */
 #ifndef QUIRE_ENGINE_BATCH_H
@@ -53,10 +54,10 @@ struct backend_ops {
     void (*logits)(struct backend *backend, uint32_t first, uint32_t count, float *out);
     /* Copy the keys and values of a whole page (copy on write). */
     void (*copy_page)(struct backend *backend, uint32_t from_page, uint32_t to_page);
-    /* The keys and values of a whole page, page_bytes bytes that lie together: to be carried away
-       and brought back (swap, a cache on disk). The same on every machine and with all kernels, if
-       model, KV type and page size are. Written only while nobody computes with the page. Never
-       during a step, but any thread may read a page that is not written. */
+    /* The keys and values of a whole page, page_bytes consecutive bytes: for the swap file and the
+       cache on disk. They are the same on every machine and with all kernels if model, KV type and
+       page size are. Written only while nobody computes with the page. Never during a step, but any
+       thread may read a page that is not written. */
     void *(*page)(struct backend *backend, uint32_t page);
     /* Where the time went since the backend was made; returns how many parts there are. May be
        NULL. Not during a step. */

@@ -1,9 +1,11 @@
 /*
- * A completion: one prompt with n choices on its way through the engine, and the ring its tokens
- * rise through. The rings hold max_tokens, so the engine never waits for a client.
+ * A completion: one prompt with n choices on its way through the engine, and the lists through
+ * which their output tokens reach the reader. The lists are sized for max_tokens, so the engine
+ * never waits for a client. Each choice is a sequence inside the engine.
  *
- * Two holders: the creator (api/) and, once submitted, the engine; freed when both have released.
- * The engine writes, one reader reads; cancel may come from any thread.
+ * Two owners hold a reference: the creator (api/) and, once it is submitted, the engine; it is
+ * freed when both have released it. The engine writes, one reader reads; cancel may come from any
+ * thread.
  */
 #ifndef QUIRE_ENGINE_COMPLETION_H
 #define QUIRE_ENGINE_COMPLETION_H
@@ -37,7 +39,7 @@ struct completion_spec {
     uint32_t top_logprobs;
     /* When it runs. None of it can change what is answered. */
     int32_t priority;     /* lower is earlier; between tenants values below 0 count as 0 */
-    uint32_t tenant;      /* on whose account: an API key's number, 0 without keys */
+    uint32_t tenant;      /* who is charged: an API key's number, 0 without keys */
     uint64_t deadline_ns; /* clock_now_ns at which it ends as it is; 0: never */
     /* Called by the engine after it pushed or finished, under the completion's lock: must be short,
        must not call back into the completion. Never called after completion_release(reader). */
@@ -53,19 +55,18 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
                               struct completion **out, struct error *error);
 uint64_t completion_bytes(const struct completion *completion);
 
-/* Reader: the creator gives up its hold. If the work is not done it is cancelled. After this
+/* Reader: the creator releases its reference. If the work is not done it is cancelled. After this
    returns wake is not called any more. */
 void completion_release(struct completion *completion);
 
-/* Any thread that knows the completion is held. Idempotent. The engine frees its pages within one
-   step. */
+/* Any thread, while a reference is held. Idempotent. The engine frees its pages within one step. */
 void completion_cancel(struct completion *completion);
 /* As completion_cancel for one choice in which a stop string was found: it ends with FINISH_STOP,
    and the others go on. */
 void completion_stop_choice(struct completion *completion, uint32_t choice);
 
 /* Reader: choice's tokens from index `from`; returns how many are there, *tokens points into the
-   ring and stays valid until completion_release. */
+   list and stays valid until completion_release. */
 uint32_t completion_read(const struct completion *completion, uint32_t choice, uint32_t from,
                          const struct completion_token **tokens);
 /* Reader: the `top_logprobs` alternatives of token `index`, already readable; NULL if none wanted.

@@ -1,12 +1,15 @@
 /*
- * See engine.h. The door (inbox, under its lock) and the engine thread's loop:
+ * The engine thread's loop:
  *
- *     collect the inbox → sweep cancelled → schedule → copy pages → forward → sample → commit
+ *     take what is in the inbox → sweep what was cancelled → schedule →
+ *         copy pages → forward → sample → commit
  *
- * The engine thread waits only in collect, and only when it has nothing to do. It takes the inbox's
- * lock and a completion's lock one after the other, never both.
+ * The thread waits in `collect` only, and only when it has nothing to do. It takes the inbox's lock
+ * and a completion's lock one after the other, never both.
  *
- * How full the queue is, and when there is room again, is inbox.h's.
+ * What each step does is decided elsewhere: what runs by the scheduler, how long a prompt's chunk
+ * may be by the pacer, whether the queue has room by queue_bounds, what is written in idle time by
+ * the prefix saver. This file connects them, and starts and ends them.
  */
 #include "engine/engine.h"
 
@@ -14,10 +17,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/thread.h"
-#include "engine/engine_metrics.h"
 #include "engine/inbox.h"
 #include "engine/prefix_saver.h"
+#include "engine/sampling.h"
 #include "engine/scheduler/pacer.h"
 #include "engine/scheduler/page_swap.h"
 #include "engine/scheduler/scheduler.h"
@@ -27,10 +31,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
-#define STACK_BYTES (2 * MIB)    /* the backend's kernels run on this thread too */
-#define CHUNK_ROWS_PER_THREAD 24 /* of prompts in a step; kernels are as fast as with more */
+#define STACK_BYTES (2 * MIB)      /* the backend's kernels run on this thread too */
+#define CHUNK_TOKENS_PER_THREAD 24 /* of prompts in a step; with more the kernels are no faster */
 
 struct engine {
     /* fixed after start */
@@ -47,24 +50,9 @@ struct engine {
     uint32_t swept_epoch;
     uint64_t completed_seen;
     uint64_t phase_start_ns;
-    float *logits;    /* [logits_rows_max][vocabulary] */
-    char *workspaces; /* [threads][workspace_bytes]: sampler's, then one row of logits */
-    size_t workspace_bytes;
-    uint32_t *scratch; /* [page_count], NULL unless check_every_step */
-    /* sampling job, read by the workers */
-    const struct schedule *schedule;
-    uint32_t group_first, group_count; /* logits rows in `logits` */
-    uint32_t sample_first, sample_end; /* samples of the group */
-    atomic_uint next_sample;
-    /* under lock */
-    pthread_mutex_t lock;
-    pthread_cond_t arrived;
-    struct completion *inbox_first, *inbox_last;
-    bool reset_wanted; /* forget prefixes before the next completions */
-    bool saver_woke;   /* it has something to tell */
-    bool draining;
-    bool stopping;
-    struct inbox inbox; /* its own comments say which parts */
+    struct sampling sampling;
+    uint32_t *scratch;  /* [page_count], NULL unless check_every_step */
+    struct inbox inbox; /* it has its own lock */
     /* atomics */
     atomic_uint cancel_epoch;
     atomic_uint in_flight;
@@ -79,7 +67,7 @@ static uint32_t max_length_for(const struct engine_options *options)
     const struct backend *backend = options->backend;
     uint32_t pool = kv_groups_fit(&backend->groups, backend->page_size, options->max_batch_tokens,
                                   backend->page_count - 1);
-    return pool < options->context ? pool : options->context;
+    return min_u32(pool, options->context);
 }
 
 static struct scheduler_options scheduler_options_for(const struct engine_options *options)
@@ -93,17 +81,6 @@ static struct scheduler_options scheduler_options_for(const struct engine_option
         .prefix_cache = options->prefix_cache,
         .test_preempt_every = options->test_preempt_every,
     };
-}
-
-static uint64_t logits_bytes(const struct engine_options *options, uint64_t rows)
-{
-    return bytes_align(rows * options->backend->vocabulary * sizeof(float), 64);
-}
-
-static uint64_t workspace_bytes_for(const struct engine_options *options)
-{
-    return bytes_align(sampler_workspace_bytes(options->backend->vocabulary), 64) +
-           logits_bytes(options, 1);
 }
 
 static uint64_t scratch_bytes(const struct engine_options *options)
@@ -162,11 +139,10 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     const struct backend *backend = options->backend;
     struct scheduler_options scheduler = scheduler_options_for(options);
     uint64_t bytes = sizeof(struct engine) + options->end_token_count * sizeof(uint32_t);
-    bytes += (options->key_count + 1) * sizeof(struct inbox_tenant);
+    bytes += (options->key_count + 1) * sizeof(struct tenant_queue);
     bytes += pager_memory_bytes(backend->page_count, backend->page_size);
     bytes += scheduler_memory_bytes(&scheduler, backend->page_size, backend->groups.count);
-    bytes += logits_bytes(options, backend->logits_rows_max);
-    bytes += workspace_bytes_for(options) * workers_count(options->workers);
+    bytes += sampling_memory_bytes(backend, options->workers);
     bytes += scratch_bytes(options);
     if (options->swap_dir)
         bytes += page_swap_memory_bytes(options->swap_bytes, backend->page_bytes);
@@ -178,93 +154,24 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     return bytes + 9 * (4096 + 64);
 }
 
-/* ---- sampling ---- */
-
-static void draw(struct engine *engine, struct schedule_sample *sample, char *workspace)
-{
-    const struct sequence *sequence = sample->sequence;
-    const struct completion *completion = sequence->completion;
-    uint32_t vocabulary = engine->options.backend->vocabulary;
-    float *logits =
-        engine->logits + (size_t)(sample->logits_index - engine->group_first) * vocabulary;
-    if (sample->is_shared) { /* the sampler overwrites them: each choice gets its own copy */
-        float *copy =
-            (float *)(workspace + engine->workspace_bytes - logits_bytes(&engine->options, 1));
-        memcpy(copy, logits, vocabulary * sizeof *copy);
-        logits = copy;
-    }
-    struct sampler_row row = {
-        .logits = logits,
-        .vocabulary = vocabulary,
-        .params = &completion->sampling,
-        .tokens = sequence->record->history,
-        .token_count = sequence->token_count,
-        .prompt_count = completion->prompt_count,
-        .choice = sequence->index,
-        .top_logprobs = completion->top_logprobs,
-        .want_logprob = completion->want_logprobs,
-        .banned = completion->ignore_eos ? engine->end_tokens : NULL,
-        .banned_count = completion->ignore_eos ? engine->options.end_token_count : 0,
-    };
-    sample->ok = sampler_sample(&row, workspace, &sample->token);
-}
-
-static void sample_job(void *arg, unsigned thread_index)
-{
-    struct engine *engine = arg;
-    char *workspace = engine->workspaces + thread_index * engine->workspace_bytes;
-    for (;;) {
-        uint32_t i = atomic_fetch_add_explicit(&engine->next_sample, 1, memory_order_relaxed);
-        if (i >= engine->sample_end)
-            return;
-        draw(engine, &engine->schedule->samples[i], workspace);
-    }
-}
-
-/* Logits come in groups of as many rows as the buffer holds, so memory does not grow with the
- * batch. */
-static void sample_step(struct engine *engine, const struct schedule *schedule)
-{
-    struct backend *backend = engine->options.backend;
-    uint32_t row_count = schedule->batch.logits_row_count;
-    engine->schedule = schedule;
-    engine->sample_end = 0;
-    for (uint32_t first = 0; first < row_count; first += engine->group_count) {
-        uint32_t left = row_count - first;
-        engine->group_first = first;
-        engine->group_count = left < backend->logits_rows_max ? left : backend->logits_rows_max;
-        backend->ops->logits(backend, first, engine->group_count, engine->logits);
-        engine->sample_first = engine->sample_end;
-        while (engine->sample_end < schedule->sample_count &&
-               schedule->samples[engine->sample_end].logits_index < first + engine->group_count)
-            engine->sample_end++;
-        atomic_store(&engine->next_sample, engine->sample_first);
-        if (engine->sample_end - engine->sample_first == 1)
-            sample_job(engine, 0); /* not worth waking anybody */
-        else
-            workers_run(engine->options.workers, sample_job, engine);
-    }
-    CHECK(engine->sample_end == schedule->sample_count || row_count == 0);
-}
-
 /* ---- the loop ---- */
 
-/* Counters that others read. */
+/* Counters that other threads read. */
 static void publish_counts(struct engine *engine)
 {
     struct scheduler *scheduler = engine->scheduler;
-    struct inbox *inbox = &engine->inbox;
+    struct queue_bounds *bounds = &engine->inbox.bounds;
     uint32_t room = scheduler_waiting_count(scheduler) > 0
                         ? 0
                         : engine->options.max_sequences - scheduler_running_count(scheduler);
-    atomic_store(&inbox->room, room);
-    for (uint32_t i = 0; i < inbox->tenant_count; i++) {
+    atomic_store(&bounds->room, room);
+    for (uint32_t i = 0; i < bounds->tenant_count; i++) {
         struct scheduler_tenant_counts counts;
         scheduler_tenant_counts(scheduler, i, &counts);
-        inbox_publish(inbox, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
+        queue_bounds_publish(bounds, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
     }
     uint64_t completed = scheduler_completed_count(scheduler);
-    inbox_observe(inbox, completed, clock_now_ns());
+    queue_bounds_observe(bounds, completed, clock_now_ns());
     atomic_fetch_sub(&engine->in_flight, (unsigned)(completed - engine->completed_seen));
     engine->completed_seen = completed;
 }
@@ -289,76 +196,47 @@ static void reset_cache(struct engine *engine)
              pager_total_count(engine->pager) - pager_free_count(engine->pager));
 }
 
-/* The saver's thread has something to tell. */
+/* The saver's thread has written a page. */
 static void wake_for_saver(void *arg)
 {
     struct engine *engine = arg;
-    pthread_mutex_lock(&engine->lock);
-    engine->saver_woke = true;
-    pthread_cond_signal(&engine->arrived);
-    pthread_mutex_unlock(&engine->lock);
+    inbox_wake(&engine->inbox);
 }
 
-static bool has_nothing_to_do(const struct engine *engine)
+/* Takes what is in the inbox. While there is nothing and nothing to compute, the prefix saver gets
+   the time, and the thread waits. */
+static struct inbox_content wait_for_work(struct engine *engine)
 {
-    return !engine->stopping && !engine->inbox_first && !engine->reset_wanted &&
-           !scheduler_has_work(engine->scheduler);
+    struct inbox_content content;
+    uint64_t idle_since_ns = 0, wait_ns = 0;
+    while (!inbox_take(&engine->inbox, wait_ns, &content) &&
+           !scheduler_has_work(engine->scheduler)) {
+        if (idle_since_ns == 0) {
+            enter_phase(engine, ENGINE_IDLE);
+            idle_since_ns = engine->phase_start_ns;
+        }
+        wait_ns = engine->saver ? prefix_saver_work(engine->saver, idle_since_ns, clock_now_ns())
+                                : UINT64_MAX;
+    }
+    enter_phase(engine, ENGINE_PLANNING);
+    if (idle_since_ns)
+        queue_bounds_resume(&engine->inbox.bounds, clock_now_ns()); /* idle is not slow */
+    return content;
 }
 
-/* With the lock. Idle since since_ns: until something arrives or the saver is to be asked again. */
-static void wait_idle(struct engine *engine, uint64_t since_ns)
-{
-    uint64_t wait_ns = UINT64_MAX;
-    if (engine->saver) {
-        engine->saver_woke = false;
-        pthread_mutex_unlock(&engine->lock);
-        wait_ns = prefix_saver_work(engine->saver, since_ns, clock_now_ns());
-        pthread_mutex_lock(&engine->lock);
-    }
-    if (wait_ns == 0 || engine->saver_woke || !has_nothing_to_do(engine))
-        return;
-    if (wait_ns == UINT64_MAX) {
-        pthread_cond_wait(&engine->arrived, &engine->lock);
-        return;
-    }
-    uint64_t until_ns = clock_now_ns() + wait_ns;
-    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
-                             .tv_nsec = (long)(until_ns % 1000000000u)};
-    pthread_cond_timedwait(&engine->arrived, &engine->lock, &until);
-}
-
-/* Hand what arrived to the scheduler; waits while there is nothing to do. false: stop. */
+/* Hands what arrived to the scheduler, and ends what was cancelled or is late. false: stop. */
 static bool collect(struct engine *engine)
 {
-    bool waited = false;
-    uint64_t since_ns = 0;
-    pthread_mutex_lock(&engine->lock);
-    while (has_nothing_to_do(engine)) {
-        if (!waited) {
-            enter_phase(engine, ENGINE_IDLE);
-            since_ns = engine->phase_start_ns;
-        }
-        waited = true;
-        wait_idle(engine, since_ns);
-    }
-    struct completion *first = engine->inbox_first;
-    bool stopping = engine->stopping;
-    bool reset = engine->reset_wanted;
-    engine->inbox_first = engine->inbox_last = NULL;
-    engine->reset_wanted = false;
-    pthread_mutex_unlock(&engine->lock);
-    enter_phase(engine, ENGINE_PLANNING);
+    struct inbox_content content = wait_for_work(engine);
     uint64_t now_ns = clock_now_ns();
-    if (waited)
-        inbox_resume(&engine->inbox, now_ns); /* idle is not slow */
-    if (reset)
+    if (content.reset_wanted)
         reset_cache(engine);
     uint32_t epoch = atomic_load(&engine->cancel_epoch);
     bool sweep = epoch != engine->swept_epoch;
-    while (first) {
-        struct completion *completion = first;
-        first = completion->next;
-        /* Cancelled before it was submitted, it has raised no epoch. */
+    while (content.first) {
+        struct completion *completion = content.first;
+        content.first = completion->next;
+        /* A cancel before the submit has raised no epoch. */
         for (uint32_t i = 0; i < completion->sequence_count; i++)
             sweep |= completion_is_cancelled(completion, i);
         scheduler_add(engine->scheduler, completion, now_ns);
@@ -369,7 +247,7 @@ static bool collect(struct engine *engine)
         publish_counts(engine);
         scheduler_notify(engine->scheduler);
     }
-    return !stopping;
+    return !content.is_stopping;
 }
 
 static void check_step(struct engine *engine)
@@ -387,20 +265,19 @@ static void step(struct engine *engine)
 {
     struct backend *backend = engine->options.backend;
     uint64_t start_ns = clock_now_ns();
-    uint32_t decoding = scheduler_decoding_count(engine->scheduler);
-    if (decoding > engine->options.max_batch_tokens)
-        decoding = engine->options.max_batch_tokens;
+    uint32_t decoding =
+        min_u32(scheduler_decoding_count(engine->scheduler), engine->options.max_batch_tokens);
     if (engine->swap)
-        page_swap_set_token_ns(engine->swap, engine->pacer.prompt_row_ns);
+        page_swap_set_token_ns(engine->swap, engine->pacer.prompt_token_ns);
     const struct schedule *schedule =
-        scheduler_next(engine->scheduler, pacer_prompt_rows(&engine->pacer, decoding), start_ns);
+        scheduler_next(engine->scheduler, pacer_prompt_tokens(&engine->pacer, decoding), start_ns);
     publish_counts(engine);
-    if (schedule->batch.row_count == 0) { /* pages were moved, more are to be */
+    if (schedule->batch.row_count == 0) { /* the step moved pages only */
         check_step(engine);
         return;
     }
     if (engine->swap)
-        start_ns = clock_now_ns(); /* moving pages says nothing of rows */
+        start_ns = clock_now_ns(); /* moving pages says nothing of tokens */
     atomic_store(&engine->metrics.phase_rows, (int64_t)schedule->batch.row_count);
     atomic_store(&engine->metrics.phase_sequences, (int64_t)schedule->batch.sequence_count);
     enter_phase(engine, ENGINE_FORWARD);
@@ -408,14 +285,15 @@ static void step(struct engine *engine)
         backend->ops->copy_page(backend, schedule->copies[i].from, schedule->copies[i].to);
     backend->ops->forward(backend, &schedule->batch);
     enter_phase(engine, ENGINE_SAMPLING);
-    sample_step(engine, schedule);
+    sampling_run(&engine->sampling, schedule);
     enter_phase(engine, ENGINE_COMMITTING);
     uint64_t end_ns = clock_now_ns();
     pacer_observe(&engine->pacer, schedule->decode_token_count, schedule->prompt_token_count,
                   end_ns - start_ns);
     scheduler_commit(engine->scheduler, end_ns);
     check_step(engine);
-    /* Counted as gone before their readers learn of the end: who is told may ask again at once. */
+    /* Ended completions are counted before their readers learn of it: a client that is told may
+       send its next request at once. */
     publish_counts(engine);
     scheduler_notify(engine->scheduler);
 }
@@ -460,22 +338,21 @@ static enum status validate(const struct engine_options *options, struct error *
 static enum status allocate(struct engine *engine, struct error *error)
 {
     const struct engine_options *options = &engine->options;
-    const struct backend *backend = options->backend;
-    engine->workspace_bytes = workspace_bytes_for(options);
-    engine->logits = aligned_alloc(64, logits_bytes(options, backend->logits_rows_max));
-    engine->workspaces =
-        aligned_alloc(64, engine->workspace_bytes * workers_count(options->workers));
+    struct queue_bounds *bounds = &engine->inbox.bounds;
     engine->end_tokens = malloc(options->end_token_count * sizeof(uint32_t) + 1);
-    engine->inbox.tenants = calloc(options->key_count + 1, sizeof *engine->inbox.tenants);
+    bounds->tenants = calloc(options->key_count + 1, sizeof *bounds->tenants);
     if (options->check_every_step)
         engine->scratch = malloc(scratch_bytes(options));
-    if (!engine->logits || !engine->workspaces || !engine->end_tokens || !engine->inbox.tenants ||
-        (options->check_every_step && !engine->scratch))
+    if (!engine->end_tokens || !bounds->tenants || (options->check_every_step && !engine->scratch))
         return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
     if (options->end_token_count)
         memcpy(engine->end_tokens, options->end_tokens,
                options->end_token_count * sizeof(uint32_t));
-    return STATUS_OK;
+    engine->sampling.backend = options->backend;
+    engine->sampling.workers = options->workers;
+    engine->sampling.end_tokens = engine->end_tokens;
+    engine->sampling.end_token_count = options->end_token_count;
+    return sampling_init(&engine->sampling, error);
 }
 
 static enum status create_parts(struct engine *engine, struct error *error)
@@ -535,23 +412,21 @@ static void free_parts(struct engine *engine)
     scheduler_destroy(engine->scheduler);
     page_swap_destroy(engine->swap);
     pager_destroy(engine->pager);
+    sampling_deinit(&engine->sampling);
     free(engine->scratch);
-    free(engine->inbox.tenants);
+    free(engine->inbox.bounds.tenants);
     free(engine->end_tokens);
-    free(engine->workspaces);
-    free(engine->logits);
-    pthread_cond_destroy(&engine->arrived);
-    pthread_mutex_destroy(&engine->lock);
+    inbox_deinit(&engine->inbox);
     free(engine);
 }
 
-/* Longer chunks gain nothing, and one prompt after the other has its first token sooner than all of
-   them together. */
-static uint32_t prompt_rows_max(const struct engine_options *options)
+/* The most prompt tokens of a step. Longer chunks gain nothing, and when one prompt is computed
+   after the other its first token comes sooner than when all are computed together. */
+static uint32_t prompt_tokens_max(const struct engine_options *options)
 {
-    uint32_t rows = workers_count(options->workers) * CHUNK_ROWS_PER_THREAD;
-    bool limited = options->step_target_ms > 0 && rows < options->max_batch_tokens;
-    return limited ? rows : options->max_batch_tokens;
+    uint32_t tokens = workers_count(options->workers) * CHUNK_TOKENS_PER_THREAD;
+    return options->step_target_ms > 0 ? min_u32(tokens, options->max_batch_tokens)
+                                       : options->max_batch_tokens;
 }
 
 enum status engine_create(const struct engine_options *options, struct engine **out,
@@ -565,20 +440,15 @@ enum status engine_create(const struct engine_options *options, struct engine **
         return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
     engine->options = *options;
     engine->max_length = max_length_for(options);
-    pthread_mutex_init(&engine->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->arrived, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    inbox_init(&engine->inbox);
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
-    pacer_init(&engine->pacer, options->step_target_ms, prompt_rows_max(options));
-    engine->inbox.tenant_count = options->key_count + 1;
-    atomic_store(&engine->inbox.sharing, options->key_count);
-    engine->inbox.max_queue = options->max_queue;
-    engine->inbox.max_sequences = options->max_sequences;
-    engine->inbox.max_tokens = options->max_queue_tokens;
-    atomic_store(&engine->inbox.room, options->max_sequences);
+    pacer_init(&engine->pacer, options->step_target_ms, prompt_tokens_max(options));
+    engine->inbox.bounds.tenant_count = options->key_count + 1;
+    atomic_store(&engine->inbox.bounds.sharing, options->key_count);
+    engine->inbox.bounds.max_queue = options->max_queue;
+    engine->inbox.bounds.max_sequences = options->max_sequences;
+    engine->inbox.bounds.max_tokens = options->max_queue_tokens;
+    atomic_store(&engine->inbox.bounds.room, options->max_sequences);
     status = allocate(engine, error);
     if (!status)
         status = create_parts(engine, error);
@@ -596,17 +466,13 @@ void engine_destroy(struct engine *engine)
 {
     if (!engine)
         return;
-    pthread_mutex_lock(&engine->lock);
-    engine->draining = true;
-    engine->stopping = true;
-    pthread_cond_signal(&engine->arrived);
-    pthread_mutex_unlock(&engine->lock);
+    inbox_stop(&engine->inbox);
     pthread_join(engine->thread, NULL);
-    CHECK(engine->inbox_first == NULL && atomic_load(&engine->in_flight) == 0);
+    CHECK(atomic_load(&engine->in_flight) == 0);
     free_parts(engine);
 }
 
-/* ---- the door ---- */
+/* ---- for other threads ---- */
 
 static enum status check_completion(const struct engine *engine,
                                     const struct completion *completion, struct error *error)
@@ -633,42 +499,26 @@ enum status engine_submit(struct engine *engine, struct completion *const *compl
         if (status)
             return status;
     }
-    /* Before the inbox's lock, since attaching takes the completion's. Taken back if there is no
-     * room. */
     uint64_t now_ns = clock_now_ns(), tokens = 0;
-    uint32_t tenant = completions[0]->tenant;
     for (uint32_t i = 0; i < count; i++) {
-        CHECK(completions[i]->tenant == tenant);
+        CHECK(completions[i]->tenant == completions[0]->tenant);
         tokens += completions[i]->prompt_count;
         completions[i]->submit_ns = now_ns;
         completion_attach(completions[i], &engine->cancel_epoch);
     }
-    pthread_mutex_lock(&engine->lock);
-    enum status status =
-        engine->draining ? error_set(error, STATUS_UNAVAILABLE, NULL, "the server is shutting down")
-                         : inbox_check(&engine->inbox, tenant, count, tokens, now_ns, error);
-    if (!status) {
-        for (uint32_t i = 0; i < count; i++) {
-            completions[i]->next = NULL;
-            *(engine->inbox_last ? &engine->inbox_last->next : &engine->inbox_first) =
-                completions[i];
-            engine->inbox_last = completions[i];
-        }
-        inbox_enter(&engine->inbox, tenant, count, tokens);
-        atomic_fetch_add(&engine->in_flight, count);
-        pthread_cond_signal(&engine->arrived);
-    }
-    pthread_mutex_unlock(&engine->lock);
-    for (uint32_t i = 0; status && i < count; i++)
+    atomic_fetch_add(&engine->in_flight, count);
+    enum status status = inbox_submit(&engine->inbox, completions, count, tokens, now_ns, error);
+    if (!status)
+        return STATUS_OK;
+    atomic_fetch_sub(&engine->in_flight, count);
+    for (uint32_t i = 0; i < count; i++)
         completion_detach(completions[i]);
     return status;
 }
 
 void engine_drain(struct engine *engine)
 {
-    pthread_mutex_lock(&engine->lock);
-    engine->draining = true;
-    pthread_mutex_unlock(&engine->lock);
+    inbox_drain(&engine->inbox);
 }
 
 uint32_t engine_in_flight(struct engine *engine)
@@ -678,31 +528,29 @@ uint32_t engine_in_flight(struct engine *engine)
 
 void engine_reset_cache(struct engine *engine)
 {
-    pthread_mutex_lock(&engine->lock);
-    engine->reset_wanted = true;
-    pthread_cond_signal(&engine->arrived);
-    pthread_mutex_unlock(&engine->lock);
+    inbox_request_reset(&engine->inbox);
 }
 
 unsigned engine_retry_after_s(const struct engine *engine)
 {
-    return inbox_retry_after_s(&engine->inbox, clock_now_ns());
+    return queue_bounds_retry_after_s(&engine->inbox.bounds, clock_now_ns());
 }
 
 uint64_t engine_queued_tokens(const struct engine *engine)
 {
-    return inbox_queued(&engine->inbox).tokens;
+    return queue_bounds_size(&engine->inbox.bounds).tokens;
 }
 
 void engine_share(struct engine *engine, uint32_t keys)
 {
-    atomic_store(&engine->inbox.sharing, keys);
+    atomic_store(&engine->inbox.bounds.sharing, keys);
 }
 
 uint64_t engine_tenant_tokens(const struct engine *engine, uint32_t tenant)
 {
-    CHECK(tenant < engine->inbox.tenant_count);
-    return atomic_load_explicit(&engine->inbox.tenants[tenant].served_tokens, memory_order_relaxed);
+    CHECK(tenant < engine->inbox.bounds.tenant_count);
+    return atomic_load_explicit(&engine->inbox.bounds.tenants[tenant].served_tokens,
+                                memory_order_relaxed);
 }
 
 const struct engine_metrics *engine_metrics(const struct engine *engine)

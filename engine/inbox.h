@@ -1,75 +1,60 @@
 /*
- * The inbox: how full the queue is, whether there is room for more, and when there will be.
- * Private to engine/. Decides on numbers alone: tested without an engine or a clock.
+ * The inbox: what other threads leave for the engine thread. New completions, in the order in which
+ * they were submitted; the wish to reset the prefix cache; the words drain and stop; and a wake-up
+ * by the prefix saver.
  *
- * The queue is bounded in requests and in prompt tokens. Where several API keys are served, one may
- * hold at most as much of the queue as is free (the dynamic thresholds of Choudhury and Hahne,
- * "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): alone it gets half,
- * two get a third each, and there is always room for one more that has nothing waiting.
+ * One lock, inside. The engine thread is the only one that takes things out and the only one that
+ * waits. Nobody takes a completion's lock while holding this one, or the other way round.
  *
- * Queued = submitted − dequeued, per tenant. Submitted is written under the engine's lock, dequeued
- * by the engine thread; both are atomics, so nobody locks to read how long the queue is.
+ * Whether the queue has room for a completion is decided under the same lock, by queue_bounds.h.
+ *
+ * Private to engine/. Any thread, unless a function says otherwise.
  */
 #ifndef QUIRE_ENGINE_INBOX_H
 #define QUIRE_ENGINE_INBOX_H
 
-#include "base/error.h"
+#include "engine/completion_private.h"
+#include "engine/queue_bounds.h"
 
-#include <stdatomic.h>
-#include <stdint.h>
-
-/* How fast something goes by, while there is something to do. */
-struct inbox_rate {
-    /* engine thread only */
-    uint64_t seen, since_ns;  /* since_ns 0: nothing to do until now */
-    double recent, recent_ns; /* events and the time they took, fading */
-    /* atomics */
-    atomic_uint_fast64_t each_ps; /* picoseconds between two; 0: not known yet */
-    atomic_uint_fast64_t last_ns; /* when the last one was, or work began; 0: never */
-};
-
-struct inbox_tenant {
-    /* atomics */
-    atomic_uint_fast64_t submitted, submitted_tokens; /* written under the engine's lock */
-    atomic_uint_fast64_t dequeued, dequeued_tokens;
-    atomic_uint_fast64_t served_tokens; /* computed for it, for metrics */
-};
+#include <pthread.h>
+#include <stdbool.h>
 
 struct inbox {
-    /* fixed after start */
-    uint32_t tenant_count;        /* 0 is the tenant without a key, the others are keys */
-    uint32_t max_queue;           /* requests */
-    uint32_t max_sequences;       /* places */
-    uint64_t max_tokens;          /* prompt tokens; 0: no bound */
-    struct inbox_tenant *tenants; /* [tenant_count] */
-    /* atomics */
-    atomic_uint sharing; /* tenants that share the queue now */
-    atomic_uint room;    /* places for newcomers: they pass the queue at once */
-    struct inbox_rate completions, tokens;
+    struct queue_bounds bounds; /* its own comments say which thread writes what */
+    /* under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t arrived;
+    struct completion *first, *last; /* linked by next */
+    bool reset_wanted;
+    bool is_woken;
+    bool is_draining; /* no new completions */
+    bool is_stopping;
 };
 
-/* Under the engine's lock: may `count` requests of a tenant with so many prompt tokens in all come
-   in? STATUS_BUSY with retry_after_s if not now, STATUS_INVALID if never. */
-enum status inbox_check(const struct inbox *inbox, uint32_t tenant, uint32_t count, uint64_t tokens,
-                        uint64_t now_ns, struct error *error);
-/* Under the engine's lock: they came in. */
-void inbox_enter(struct inbox *inbox, uint32_t tenant, uint32_t count, uint64_t tokens);
+/* bounds are set by the caller, before and after. */
+void inbox_init(struct inbox *inbox);
+/* The inbox must be empty. */
+void inbox_deinit(struct inbox *inbox);
 
-/* Engine thread: what left the queue so far, and what was computed. */
-void inbox_publish(struct inbox *inbox, uint32_t tenant, uint64_t dequeued,
-                   uint64_t dequeued_tokens, uint64_t served_tokens);
-/* Engine thread: so many completions have ended so far. Call after inbox_publish. */
-void inbox_observe(struct inbox *inbox, uint64_t completed, uint64_t now_ns);
-/* Engine thread: there is work again after there was none. */
-void inbox_resume(struct inbox *inbox, uint64_t now_ns);
+/* Leaves all `count` attached completions of one tenant with so many prompt tokens in all, or none:
+   STATUS_UNAVAILABLE after inbox_drain, else as queue_bounds_check. */
+enum status inbox_submit(struct inbox *inbox, struct completion *const *completions, uint32_t count,
+                         uint64_t tokens, uint64_t now_ns, struct error *error);
 
-/* Any thread. */
-struct inbox_queued {
-    uint64_t requests, tokens;
+void inbox_request_reset(struct inbox *inbox);
+void inbox_wake(struct inbox *inbox);
+void inbox_drain(struct inbox *inbox);
+void inbox_stop(struct inbox *inbox);
+
+struct inbox_content {
+    struct completion *first; /* linked by next; NULL: none */
+    bool reset_wanted;
+    bool is_stopping;
 };
-/* Exact under the engine's lock, else near enough for a gauge. */
-struct inbox_queued inbox_queued(const struct inbox *inbox);
-/* Seconds, at least 1, until all that wait now will probably have left the queue. */
-unsigned inbox_retry_after_s(const struct inbox *inbox, uint64_t now_ns);
+
+/* Engine thread: takes everything out. If there is nothing, waits until something arrives, until
+   inbox_wake (also one since the last call) or for wait_ns (UINT64_MAX: for ever; 0: not at all).
+   false: there is nothing. */
+bool inbox_take(struct inbox *inbox, uint64_t wait_ns, struct inbox_content *out);
 
 #endif

@@ -1,8 +1,12 @@
 /*
- * See prefix_saver.h. One page is on its way at a time:
+ * Two threads and one buffer, which belongs to whichever has the job. One page moves at a time:
  *
- *     engine thread   plan → next, copy → posted ─┐             ┌→ done → next, copy → posted …
- *     saver's thread                              └→ write → ok ┘
+ *     engine thread   next page, copy → posted ─┐             ┌→ done → next page, copy → …
+ *     saver's thread                            └→ write → ok ┘
+ *
+ * A pass begins when the engine has been idle for IDLE_NS and pages were published since the last
+ * pass. It ends when all are written, or when something runs again: then the pager changes. After
+ * an error nothing is written for REST_NS.
  */
 #include "engine/prefix_saver.h"
 
@@ -11,6 +15,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/thread.h"
 #include "engine/model/model.h"
 #include "pager/disk/prefix_file.h"
@@ -22,7 +27,7 @@
 #include <time.h>
 
 #define STACK_BYTES (256 * KIB)
-#define IDLE_NS 100000000u           /* before a pass: what comes at once again is not idle */
+#define IDLE_NS 100000000u           /* before a pass: a shorter break is not idle time */
 #define REST_NS (60 * 1000000000ull) /* after an error */
 #define LOAD_NS (LIMIT_CACHE_LOAD_SECONDS * 1000000000ull)
 
@@ -31,7 +36,7 @@ struct prefix_saver {
     struct prefix_saver_options options;
     struct prefix_file *file;
     pthread_t thread;
-    void *buffer; /* [page_bytes] whoever has the post */
+    void *buffer; /* [page_bytes] of the thread that has the job */
     /* engine thread only */
     struct prefix_file_job job;
     bool passing;       /* a pass is under way, … */
@@ -45,7 +50,7 @@ struct prefix_saver {
     bool page_posted;  /* job and buffer are to be written … */
     bool reset_posted; /* … then the file is to be emptied */
     bool ending;
-    bool page_done;     /* the page's outcome waits to be taken note of */
+    bool page_done;     /* the result is there, and not collected yet */
     enum status status; /* that outcome */
     struct error error; /* of what failed last */
     bool reset_failed;
@@ -53,7 +58,7 @@ struct prefix_saver {
 
 /* ---- the saver's thread ---- */
 
-/* With the lock, which it lets go while it writes. */
+/* With the lock, which is released while it writes. */
 static void do_post(struct prefix_saver *saver)
 {
     bool page = saver->page_posted;
@@ -115,8 +120,8 @@ static void note_failure(struct prefix_saver *saver, const struct error *error)
     saver->warned = true;
 }
 
-/* Take note of what was written. false: something is still on its way. */
-static bool settle(struct prefix_saver *saver)
+/* Takes the result of what was written. false: it is still being written. */
+static bool collect_result(struct prefix_saver *saver)
 {
     pthread_mutex_lock(&saver->lock);
     bool busy = saver->page_posted || saver->reset_posted;
@@ -141,7 +146,7 @@ static bool settle(struct prefix_saver *saver)
     return !busy;
 }
 
-/* The next page of the pass is on its way; false: that was all. */
+/* Posts the next page of the pass; false: there is none. */
 static bool post_page(struct prefix_saver *saver)
 {
     struct backend *backend = saver->options.backend;
@@ -157,15 +162,13 @@ static bool post_page(struct prefix_saver *saver)
 
 uint64_t prefix_saver_work(struct prefix_saver *saver, uint64_t since_ns, uint64_t now_ns)
 {
-    if (!settle(saver))
+    if (!collect_result(saver))
         return UINT64_MAX;
     if (saver->since_ns != since_ns)
         saver->passing = false; /* something ran: the pager has changed */
     saver->since_ns = since_ns;
     uint64_t published = pager_published(saver->options.pager);
-    uint64_t start_ns = since_ns + IDLE_NS;
-    if (start_ns < saver->resume_ns)
-        start_ns = saver->resume_ns;
+    uint64_t start_ns = max_u64(since_ns + IDLE_NS, saver->resume_ns);
     if (saver->published == published)
         return UINT64_MAX;
     if (now_ns < start_ns)
@@ -291,14 +294,14 @@ struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *opti
     return saver;
 }
 
-/* Nothing is on its way any more. */
-static void wait_settled(struct prefix_saver *saver)
+/* Waits until nothing is being written. */
+static void wait_for_result(struct prefix_saver *saver)
 {
     pthread_mutex_lock(&saver->lock);
     while (saver->page_posted || saver->reset_posted)
         pthread_cond_wait(&saver->changed, &saver->lock);
     pthread_mutex_unlock(&saver->lock);
-    CHECK(settle(saver));
+    CHECK(collect_result(saver));
 }
 
 static void save_rest(struct prefix_saver *saver)
@@ -306,7 +309,7 @@ static void save_rest(struct prefix_saver *saver)
     uint64_t deadline_ns = clock_now_ns() + LIMIT_CACHE_SAVE_SECONDS * 1000000000ull;
     uint32_t left = prefix_file_begin_pass(saver->file), written = 0;
     while (saver->resume_ns == 0 && clock_now_ns() < deadline_ns && post_page(saver)) {
-        wait_settled(saver);
+        wait_for_result(saver);
         written += saver->resume_ns == 0;
     }
     struct error error;
@@ -323,9 +326,9 @@ void prefix_saver_destroy(struct prefix_saver *saver)
 {
     if (!saver)
         return;
-    wait_settled(saver);
+    wait_for_result(saver);
     if (clock_now_ns() >= saver->resume_ns)
-        saver->resume_ns = 0; /* whatever it was, once more */
+        saver->resume_ns = 0; /* the rest is over: try again */
     save_rest(saver);
     pthread_mutex_lock(&saver->lock);
     saver->ending = true;

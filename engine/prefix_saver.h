@@ -1,11 +1,11 @@
 /*
- * The prefix saver: writes pages that can be found into the prefix file while the engine has
- * nothing else to do, and at its end. The engine thread copies one page at a time into the saver's
- * buffer and goes on; a thread of the saver's writes it. So the engine never waits for a disk, no
- * page is pinned, and a request that arrives waits for the copy of one page at most.
+ * The prefix saver: writes cached pages into the prefix file while the engine has nothing else to
+ * do, and at its end. The engine thread copies one page at a time into the saver's buffer and goes
+ * on; the saver's own thread writes it. So the engine never waits for a disk, no page is pinned,
+ * and a request that arrives waits for the copy of one page at most.
  *
- * What goes wrong is logged once and counted; then nothing is written for a while. Private to
- * engine/; the engine thread's, start and end apart.
+ * A failure is logged once and counted; then nothing is written for a while. Private to engine/;
+ * the engine thread's, except create and destroy.
  */
 #ifndef QUIRE_ENGINE_PREFIX_SAVER_H
 #define QUIRE_ENGINE_PREFIX_SAVER_H
@@ -26,29 +26,30 @@ struct prefix_saver_options {
     uint64_t cache_scope;    /* whose prompts may be found: another scope finds nothing */
     struct backend *backend; /* whose pages they are */
     struct pager *pager;     /* both outlive the saver */
-    void (*wake)(void *arg); /* the engine thread: a page was written. From the saver's thread */
+    void (*wake)(void *arg); /* called by the saver's thread when a page was written */
     void *arg;
     struct engine_metrics *metrics;
 };
 
-/* Open the file, load what is in it (at most LIMIT_CACHE_LOAD_SECONDS) and start the thread. NULL,
-   with a line in the log, when the directory cannot be used: then there is just no saving. Before
+/* Opens the file, loads what is in it (at most LIMIT_CACHE_LOAD_SECONDS) and starts the thread.
+   NULL, with a line in the log, when the directory cannot be used: then nothing is saved. Before
    the engine thread starts. */
 struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *options);
 
 /* What create allocates, the thread's stack included. */
 uint64_t prefix_saver_memory_bytes(const struct prefix_saver_options *options);
 
-/* The engine is idle since since_ns, a time that names this stretch: do a piece of work, no longer
-   than copying a page takes (or looking through the index, at a pass's beginning). Returns in how
-   many ns to call again if the engine is still idle then: 0, at once; UINT64_MAX: when woken. */
+/* The engine has been idle since since_ns, which names this idle time. Does a piece of work, no
+   longer than copying a page takes, or at the beginning of a pass looking through the index.
+   Returns in how many ns to call again if the engine is still idle then: 0: at once; UINT64_MAX:
+   when woken. */
 uint64_t prefix_saver_work(struct prefix_saver *saver, uint64_t since_ns, uint64_t now_ns);
 
-/* All prefixes were forgotten: the file is emptied. */
+/* The prefix cache was emptied: so is the file. */
 void prefix_saver_forget(struct prefix_saver *saver);
 
-/* Nothing runs any more: write what is left, within LIMIT_CACHE_SAVE_SECONDS and the page that is
-   being written; end the thread, close the file. NULL is fine. */
+/* Nothing runs any more: writes what is left, within LIMIT_CACHE_SAVE_SECONDS and the page that is
+   being written; ends the thread and closes the file. NULL is fine. */
 void prefix_saver_destroy(struct prefix_saver *saver);
 
 #endif

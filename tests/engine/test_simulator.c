@@ -12,7 +12,7 @@
  * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
  */
 #include "base/log.h"
-#include "engine/inbox.h"
+#include "engine/queue_bounds.h"
 #include "engine/scheduler/scheduler_private.h"
 #include "tests/engine/rig.h"
 
@@ -112,8 +112,8 @@ static void check_client(struct client *client, uint32_t max_length, uint64_t no
 struct simulation {
     struct rig *rig;
     struct rig_options options;
-    struct inbox inbox;
-    struct inbox_tenant inbox_tenants[TENANTS_MAX];
+    struct queue_bounds bounds;
+    struct tenant_queue tenant_queues[TENANTS_MAX];
     struct client clients[REQUESTS];
     unsigned arrived;
     uint64_t budget_bytes;
@@ -214,14 +214,14 @@ static void begin(struct simulation *sim, uint64_t seed)
         read_fault_odds = dice(2) ? 0 : 2 + dice(40);
         page_swap_set_token_ns(sim->rig->swap, dice(4) ? 1e15 : 1e-3);
     }
-    sim->inbox = (struct inbox){
+    sim->bounds = (struct queue_bounds){
         .tenant_count = sim->options.tenant_count,
         .max_queue = dice(3) ? 1000 : 1 + dice(5),
         .max_sequences = sim->options.max_sequences,
         .max_tokens = dice(3) ? 0 : 1 + dice(150),
-        .tenants = sim->inbox_tenants,
+        .tenants = sim->tenant_queues,
     };
-    sim->inbox.room = sim->options.max_sequences;
+    sim->bounds.room = sim->options.max_sequences;
     sim->budget_bytes = dice(4) ? 0 : 2000 + dice(12000);
     rig_limit_requests(sim->budget_bytes);
     sim->cancels_all = seed % 16 == 15;
@@ -266,8 +266,8 @@ static void arrive(struct simulation *sim)
     }
     struct error error;
     uint32_t tenant = client->request.tenant;
-    enum status status =
-        inbox_check(&sim->inbox, tenant, 1, client->request.token_count, sim->rig->now_ns, &error);
+    enum status status = queue_bounds_check(&sim->bounds, tenant, 1, client->request.token_count,
+                                            sim->rig->now_ns, &error);
     if (status != STATUS_OK) {
         SURE(status == STATUS_BUSY);
         SURE(error.retry_after_s >= 1 && error.retry_after_s <= 300);
@@ -276,7 +276,7 @@ static void arrive(struct simulation *sim)
         client->completion = NULL;
         return;
     }
-    inbox_enter(&sim->inbox, tenant, 1, client->request.token_count);
+    queue_bounds_enter(&sim->bounds, tenant, 1, client->request.token_count);
     rig_add(sim->rig, client->completion);
 }
 
@@ -342,13 +342,14 @@ static void publish(struct simulation *sim)
     struct scheduler *scheduler = sim->rig->scheduler;
     uint32_t running = scheduler_running_count(scheduler);
     bool waiting = scheduler_waiting_count(scheduler) > 0;
-    sim->inbox.room = waiting ? 0 : sim->options.max_sequences - running;
+    sim->bounds.room = waiting ? 0 : sim->options.max_sequences - running;
     for (uint32_t i = 0; i < sim->options.tenant_count; i++) {
         struct scheduler_tenant_counts counts;
         scheduler_tenant_counts(scheduler, i, &counts);
-        inbox_publish(&sim->inbox, i, counts.dequeued, counts.dequeued_tokens, counts.tokens);
+        queue_bounds_publish(&sim->bounds, i, counts.dequeued, counts.dequeued_tokens,
+                             counts.tokens);
     }
-    inbox_observe(&sim->inbox, scheduler_completed_count(scheduler), sim->rig->now_ns);
+    queue_bounds_observe(&sim->bounds, scheduler_completed_count(scheduler), sim->rig->now_ns);
 }
 
 static void check_queue(const struct simulation *sim)
@@ -361,12 +362,12 @@ static void check_queue(const struct simulation *sim)
             tokens += completion->prompt_count;
         }
     }
-    struct inbox_queued queued = inbox_queued(&sim->inbox);
+    struct queue_size queued = queue_bounds_size(&sim->bounds);
     SURE(queued.requests == requests);
     SURE(queued.tokens == tokens);
-    SURE(requests <= sim->inbox.max_queue + sim->options.max_sequences);
-    if (sim->inbox.max_tokens && requests > 1)
-        SURE(tokens <= sim->inbox.max_tokens + PROMPT_MAX);
+    SURE(requests <= sim->bounds.max_queue + sim->options.max_sequences);
+    if (sim->bounds.max_tokens && requests > 1)
+        SURE(tokens <= sim->bounds.max_tokens + PROMPT_MAX);
     SURE(!sim->budget_bytes || rig_request_bytes() <= sim->budget_bytes);
 }
 

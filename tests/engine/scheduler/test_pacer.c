@@ -8,9 +8,9 @@ struct machine {
     double weights_ms, row_ms, decode_row_ms;
 };
 
-static double step_ms(const struct machine *m, uint32_t decode_rows, uint32_t prompt_rows)
+static double step_ms(const struct machine *m, uint32_t decode_tokens, uint32_t prompt_tokens)
 {
-    double compute = m->row_ms * prompt_rows + m->decode_row_ms * decode_rows;
+    double compute = m->row_ms * prompt_tokens + m->decode_row_ms * decode_tokens;
     return m->weights_ms > compute ? m->weights_ms + compute / 4 : compute + m->weights_ms / 4;
 }
 
@@ -24,7 +24,7 @@ START_TEST(without_a_target_there_is_no_limit)
     struct pacer pacer;
     pacer_init(&pacer, 0, 500);
     pacer_observe(&pacer, 3, 100, to_ns(5000));
-    ck_assert_uint_eq(pacer_prompt_rows(&pacer, 3), 500);
+    ck_assert_uint_eq(pacer_prompt_tokens(&pacer, 3), 500);
 }
 END_TEST
 
@@ -32,9 +32,9 @@ START_TEST(the_first_chunk_is_small_and_never_more_than_the_batch)
 {
     struct pacer pacer;
     pacer_init(&pacer, 100, 500);
-    ck_assert_uint_eq(pacer_prompt_rows(&pacer, 0), 32);
+    ck_assert_uint_eq(pacer_prompt_tokens(&pacer, 0), 32);
     pacer_init(&pacer, 100, 7);
-    ck_assert_uint_eq(pacer_prompt_rows(&pacer, 0), 7);
+    ck_assert_uint_eq(pacer_prompt_tokens(&pacer, 0), 7);
 }
 END_TEST
 
@@ -49,17 +49,17 @@ START_TEST(a_step_stays_under_the_target_and_uses_most_of_it)
         pacer_observe(&pacer, rows, 0, to_ns(step_ms(m, rows, 0)));
     }
     for (unsigned round = 0; round < 60; round++) {
-        uint32_t decode_rows = round % 9;
-        uint32_t prompt_rows = pacer_prompt_rows(&pacer, decode_rows);
-        double ms = step_ms(m, decode_rows, prompt_rows);
-        double alone = decode_rows ? step_ms(m, decode_rows, 0) : 0;
+        uint32_t decode_tokens = round % 9;
+        uint32_t prompt_tokens = pacer_prompt_tokens(&pacer, decode_tokens);
+        double ms = step_ms(m, decode_tokens, prompt_tokens);
+        double alone = decode_tokens ? step_ms(m, decode_tokens, 0) : 0;
         double limit = alone * 1.25 > 100 ? alone * 1.25 : 100;
-        ck_assert_msg(ms <= limit * 1.06, "round %u: %g ms for %u+%u rows", round, ms, decode_rows,
-                      prompt_rows);
+        ck_assert_msg(ms <= limit * 1.06, "round %u: %g ms for %u+%u rows", round, ms,
+                      decode_tokens, prompt_tokens);
         if (round > 30)
             ck_assert_msg(ms >= limit * 0.6, "round %u: %g ms for %u+%u rows", round, ms,
-                          decode_rows, prompt_rows);
-        pacer_observe(&pacer, decode_rows, prompt_rows, to_ns(ms));
+                          decode_tokens, prompt_tokens);
+        pacer_observe(&pacer, decode_tokens, prompt_tokens, to_ns(ms));
     }
 }
 END_TEST
@@ -73,7 +73,7 @@ START_TEST(when_decoding_alone_is_slow_prompts_stretch_it_by_a_quarter)
         pacer_observe(&pacer, 64, 0, to_ns(step_ms(&m, 64, 0)));
     double alone = step_ms(&m, 64, 0);
     for (unsigned round = 0; round < 40; round++) {
-        uint32_t rows = pacer_prompt_rows(&pacer, 64);
+        uint32_t rows = pacer_prompt_tokens(&pacer, 64);
         double ms = step_ms(&m, 64, rows);
         ck_assert_uint_ge(rows, 1);
         ck_assert(ms <= 1.25 * alone * 1.02);
@@ -90,13 +90,13 @@ START_TEST(a_machine_that_becomes_slower_is_noticed_at_once)
     struct pacer pacer;
     pacer_init(&pacer, 100, 4096);
     for (unsigned round = 0; round < 20; round++) {
-        uint32_t rows = pacer_prompt_rows(&pacer, 0);
+        uint32_t rows = pacer_prompt_tokens(&pacer, 0);
         pacer_observe(&pacer, 0, rows, to_ns(step_ms(&m, 0, rows)));
     }
     m.row_ms = 3;
     unsigned too_long = 0;
     for (unsigned round = 0; round < 20; round++) {
-        uint32_t rows = pacer_prompt_rows(&pacer, 0);
+        uint32_t rows = pacer_prompt_tokens(&pacer, 0);
         double ms = step_ms(&m, 0, rows);
         too_long += ms > 106;
         pacer_observe(&pacer, 0, rows, to_ns(ms));
@@ -110,9 +110,9 @@ START_TEST(a_prompt_always_gets_a_row)
     struct pacer pacer;
     pacer_init(&pacer, 1, 64);
     pacer_observe(&pacer, 0, 1, to_ns(900));
-    ck_assert_uint_eq(pacer_prompt_rows(&pacer, 0), 1);
+    ck_assert_uint_eq(pacer_prompt_tokens(&pacer, 0), 1);
     pacer_observe(&pacer, 5, 0, to_ns(900));
-    ck_assert_uint_ge(pacer_prompt_rows(&pacer, 5), 1);
+    ck_assert_uint_ge(pacer_prompt_tokens(&pacer, 5), 1);
 }
 END_TEST
 
@@ -123,11 +123,11 @@ START_TEST(a_slow_machine_does_not_read_its_weights_for_a_row_or_two)
     struct pacer pacer;
     pacer_init(&pacer, 100, 512);
     for (unsigned round = 0; round < 40; round++) {
-        uint32_t decode_rows = round % 2;
-        uint32_t rows = pacer_prompt_rows(&pacer, decode_rows);
+        uint32_t decode_tokens = round % 2;
+        uint32_t rows = pacer_prompt_tokens(&pacer, decode_tokens);
         if (round > 10)
-            ck_assert_uint_eq(rows, decode_rows ? 1 : 16);
-        pacer_observe(&pacer, decode_rows, rows, to_ns(step_ms(&m, decode_rows, rows)));
+            ck_assert_uint_eq(rows, decode_tokens ? 1 : 16);
+        pacer_observe(&pacer, decode_tokens, rows, to_ns(step_ms(&m, decode_tokens, rows)));
         pacer_observe(&pacer, 1, 0, to_ns(step_ms(&m, 1, 0)));
     }
 }

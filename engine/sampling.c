@@ -1,0 +1,113 @@
+/*
+ * The samples of a schedule are in the order of their logits rows, so the rows in the buffer and
+ * their samples are walked together. One sample alone is drawn on the engine thread: it is not
+ * worth waking the workers.
+ *
+ * The sampler overwrites the logits. A parent and its forks share a row: each of them gets a copy.
+ */
+#include "engine/sampling.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/minmax.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t logits_bytes(const struct backend *backend, uint64_t rows)
+{
+    return bytes_align(rows * backend->vocabulary * sizeof(float), 64);
+}
+
+static uint64_t workspace_bytes_for(const struct backend *backend)
+{
+    return bytes_align(sampler_workspace_bytes(backend->vocabulary), 64) + logits_bytes(backend, 1);
+}
+
+uint64_t sampling_memory_bytes(const struct backend *backend, const struct workers *workers)
+{
+    return logits_bytes(backend, backend->logits_rows_max) +
+           workspace_bytes_for(backend) * workers_count(workers);
+}
+
+enum status sampling_init(struct sampling *sampling, struct error *error)
+{
+    const struct backend *backend = sampling->backend;
+    sampling->workspace_bytes = workspace_bytes_for(backend);
+    sampling->logits = aligned_alloc(64, logits_bytes(backend, backend->logits_rows_max));
+    sampling->workspaces =
+        aligned_alloc(64, sampling->workspace_bytes * workers_count(sampling->workers));
+    if (!sampling->logits || !sampling->workspaces)
+        return error_set(error, STATUS_IO, NULL, "out of memory starting the engine");
+    return STATUS_OK;
+}
+
+void sampling_deinit(struct sampling *sampling)
+{
+    free(sampling->workspaces);
+    free(sampling->logits);
+}
+
+static void draw(struct sampling *sampling, struct schedule_sample *sample, char *workspace)
+{
+    const struct sequence *sequence = sample->sequence;
+    const struct completion *completion = sequence->completion;
+    uint32_t vocabulary = sampling->backend->vocabulary;
+    float *logits =
+        sampling->logits + (size_t)(sample->logits_index - sampling->first_row) * vocabulary;
+    if (sample->is_shared) {
+        float *copy =
+            (float *)(workspace + sampling->workspace_bytes - logits_bytes(sampling->backend, 1));
+        memcpy(copy, logits, vocabulary * sizeof *copy);
+        logits = copy;
+    }
+    struct sampler_row row = {
+        .logits = logits,
+        .vocabulary = vocabulary,
+        .params = &completion->sampling,
+        .tokens = sequence->record->history,
+        .token_count = sequence->token_count,
+        .prompt_count = completion->prompt_count,
+        .choice = sequence->index,
+        .top_logprobs = completion->top_logprobs,
+        .want_logprob = completion->want_logprobs,
+        .banned = completion->ignore_eos ? sampling->end_tokens : NULL,
+        .banned_count = completion->ignore_eos ? sampling->end_token_count : 0,
+    };
+    sample->ok = sampler_sample(&row, workspace, &sample->token);
+}
+
+static void draw_job(void *arg, unsigned thread_index)
+{
+    struct sampling *sampling = arg;
+    char *workspace = sampling->workspaces + thread_index * sampling->workspace_bytes;
+    for (;;) {
+        uint32_t i = atomic_fetch_add_explicit(&sampling->next_sample, 1, memory_order_relaxed);
+        if (i >= sampling->sample_end)
+            return;
+        draw(sampling, &sampling->schedule->samples[i], workspace);
+    }
+}
+
+void sampling_run(struct sampling *sampling, const struct schedule *schedule)
+{
+    struct backend *backend = sampling->backend;
+    uint32_t row_count = schedule->batch.logits_row_count, sample_end = 0, rows;
+    sampling->schedule = schedule;
+    for (uint32_t first = 0; first < row_count; first += rows) {
+        rows = min_u32(row_count - first, backend->logits_rows_max);
+        backend->ops->logits(backend, first, rows, sampling->logits);
+        uint32_t sample_first = sample_end;
+        while (sample_end < schedule->sample_count &&
+               schedule->samples[sample_end].logits_index < first + rows)
+            sample_end++;
+        sampling->first_row = first;
+        sampling->sample_end = sample_end;
+        atomic_store(&sampling->next_sample, sample_first);
+        if (sample_end - sample_first == 1)
+            draw_job(sampling, 0);
+        else
+            workers_run(sampling->workers, draw_job, sampling);
+    }
+    CHECK(sample_end == schedule->sample_count || row_count == 0);
+}
