@@ -216,6 +216,7 @@ static void begin(struct simulation *sim, uint64_t seed)
     }
     sim->bounds = (struct queue_bounds){
         .tenant_count = sim->options.tenant_count,
+        .sharing = sim->options.tenant_count - 1,
         .max_queue = dice(3) ? 1000 : 1 + dice(5),
         .max_sequences = sim->options.max_sequences,
         .max_tokens = dice(3) ? 0 : 1 + dice(150),
