@@ -63,10 +63,18 @@ struct client {
     uint32_t tokens[PROMPT_MAX];
     struct completion *completion;
     bool cancelled;
-    bool choice_cancelled[4];
+    bool choice_stopped[4];
 };
 
 /* ---- what must have come of a client ---- */
+
+/* Was the choice ended before its answer was whole? */
+static bool ended_early(const struct client *client, uint32_t choice)
+{
+    enum finish_reason reason = completion_reason(client->completion, choice);
+    return reason == FINISH_CANCELLED || reason == FINISH_TIMEOUT ||
+           (reason == FINISH_STOP && client->choice_stopped[choice]);
+}
 
 /* As far as it came, a choice that was ended early has the answer it would have had. */
 static void check_beginning(const struct client *client, uint32_t choice, uint32_t max_length)
@@ -77,10 +85,9 @@ static void check_beginning(const struct client *client, uint32_t choice, uint32
     uint32_t count = completion_read(client->completion, choice, 0, &tokens);
     SURE(count <= answer.token_count);
     SURE(memcmp(tokens, answer.tokens, count * sizeof *tokens) == 0);
-    enum finish_reason reason = completion_reason(client->completion, choice);
-    if (reason != FINISH_CANCELLED && reason != FINISH_TIMEOUT) {
+    if (!ended_early(client, choice)) {
         SURE(count == answer.token_count);
-        SURE(reason == answer.reason);
+        SURE(completion_reason(client->completion, choice) == answer.reason);
     }
 }
 
@@ -94,10 +101,10 @@ static void check_client(struct client *client, uint32_t max_length, uint64_t no
         enum finish_reason reason = completion_reason(completion, i);
         SURE(completion->sequences[i].preemptions <= PREEMPTIONS_MAX);
         if (reason == FINISH_CANCELLED)
-            SURE(client->cancelled || client->choice_cancelled[i]);
+            SURE(client->cancelled);
         if (reason == FINISH_TIMEOUT)
             SURE(client->request.deadline_ns && client->request.deadline_ns <= now_ns);
-        whole &= reason != FINISH_CANCELLED && reason != FINISH_TIMEOUT;
+        whole &= !ended_early(client, i);
     }
     if (whole)
         rig_check_answers(completion, &client->request, max_length);
@@ -304,7 +311,7 @@ static void one_cancel(struct simulation *sim)
         completion_cancel(client->completion);
     } else {
         uint32_t choice = dice(client->request.choice_count);
-        client->choice_cancelled[choice] = true;
+        client->choice_stopped[choice] = true;
         completion_stop_choice(client->completion, choice);
     }
 }
