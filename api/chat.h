@@ -6,7 +6,6 @@
 #define QUIRE_API_CHAT_H
 
 #include "api/chat_shape.h"
-#include "api/control_guard.h"
 #include "api/request.h"
 
 struct chat {
@@ -18,11 +17,11 @@ struct chat {
     const struct chat_shape *shape;
     bool add_generation_prompt, continue_final_message;
     bool noncharacter[JSON_NONCHARACTERS]; /* those that occur in the request */
-    struct control_guard guard;
-    struct buffer json;    /* the template's context */
-    struct buffer scratch; /* a decoded string */
-    struct buffer final;   /* the text to be continued, as the template sees it */
-    bool unbreakable;      /* a text holds a control token that cannot be broken up */
+    uint32_t sentinel;                     /* a noncharacter that the request does not use */
+    char sentinel_bytes[5];                /* terminated */
+    size_t sentinel_length;
+    struct buffer json;  /* the template's context */
+    struct buffer final; /* the text to be continued, as the template sees it */
 };
 
 /* Whether a call's arguments are a JSON object; `scan` as in json_scan_text. */
@@ -36,16 +35,13 @@ enum status chat_check_response_format(const struct cJSON *root, struct error *e
 enum status chat_check_modalities(const struct cJSON *root, struct error *error);
 
 /* Where the last message's text ends when it is to be continued, until the text is cut there: three
-   sentinels and a space. The guard never writes two. The space shows whether the template keeps
-   white space at a message's end. */
+   sentinels and a space, which shows whether the template keeps white space at a message's end. */
 #define CHAT_MARK_SENTINELS 3
 
-/* Write the template's context into chat->json; see its `failed` and chat->unbreakable. What was
+/* Write the template's context into chat->json; see its `failed`. What was
    checked may be written without looking again. */
 void chat_write_context(struct chat *chat);
 /* Append the text of a message that was checked: its content, parts joined, or its refusal. */
 void chat_join_content(const struct cJSON *message, struct buffer *out);
-/* Append text to chat->json as the inside of a JSON string, under the guard. */
-void chat_write_guarded(struct chat *chat, const char *text, size_t length, bool alone);
 
 #endif

@@ -1,45 +1,18 @@
 /*
  * What the template sees: the client's messages, tools and arguments as JSON, made plain (see
- * request_chat.c) and with every string of the user's under the control guard. Copied from the
- * body's own text wherever nothing has to change, so that numbers keep their spelling and keys
- * their order.
+ * request_chat.c). Copied from the body's own text wherever nothing has to change, so that numbers
+ * keep their spelling and keys their order. What a user wrote is not touched here, whatever it
+ * looks like: control tokens are looked for in what the template makes of it.
  */
 #include "api/chat.h"
 #include "base/check.h"
+#include "base/json_writer.h"
 
 #include <string.h>
 
-void chat_write_guarded(struct chat *chat, const char *text, size_t length, bool alone)
-{
-    if (!control_guard_write(&chat->guard, text, length, alone, &chat->json))
-        chat->unbreakable = true;
-}
-
-static void write_guarded_slice(struct chat *chat, struct json_slice string, bool alone)
-{
-    buffer_clear(&chat->scratch);
-    json_decode_string(string, &chat->scratch);
-    buffer_append_text(&chat->json, "\"");
-    chat_write_guarded(chat, chat->scratch.data ? chat->scratch.data : "", chat->scratch.length,
-                       alone);
-    buffer_append_text(&chat->json, "\"");
-}
-
-/* Copy a value as it is spelled, its strings and keys under the guard. */
 static void write_value(struct chat *chat, struct json_slice value)
 {
-    for (size_t at = 0; at < value.length;) {
-        const char *quote = memchr(value.text + at, '"', value.length - at);
-        size_t plain = quote ? (size_t)(quote - value.text) : value.length;
-        buffer_append(&chat->json, value.text + at, plain - at);
-        if (!quote)
-            return;
-        size_t end = plain + 1;
-        while (value.text[end] != '"')
-            end += value.text[end] == '\\' ? 2 : 1;
-        write_guarded_slice(chat, (struct json_slice){value.text + plain, end + 1 - plain}, false);
-        at = end + 1;
-    }
+    buffer_append(&chat->json, value.text, value.length);
 }
 
 /* Append the strings of a list's parts, a line end between two: those of type thinking, or all
@@ -61,8 +34,7 @@ static void join_parts(const struct cJSON *parts, bool thinking, struct buffer *
     }
 }
 
-/* A message's text, its parts joined before they are guarded: a token may not come about at a seam
-   either. An assistant that refused said its refusal. */
+/* An assistant that refused said its refusal. */
 void chat_join_content(const struct cJSON *message, struct buffer *out)
 {
     const struct cJSON *content = json_get(message, "content");
@@ -87,7 +59,7 @@ static void write_mark(struct chat *chat, size_t begin)
     }
     buffer_append(&chat->final, "", 0);
     for (int i = 0; i < CHAT_MARK_SENTINELS; i++)
-        buffer_append(&chat->json, chat->guard.sentinel_bytes, chat->guard.sentinel_length);
+        buffer_append(&chat->json, chat->sentinel_bytes, chat->sentinel_length);
     buffer_append_text(&chat->json, " ");
 }
 
@@ -104,7 +76,7 @@ static void write_content(struct chat *chat, const struct cJSON *message, bool m
         buffer_append_text(&chat->json,
                            chat->shape->parts ? "[{\"type\":\"text\",\"text\":\"" : "\"");
         size_t begin = chat->json.length;
-        chat_write_guarded(chat, text.data ? text.data : "", text.length, false);
+        json_write_escaped(&chat->json, text.data ? text.data : "", text.length);
         if (marked)
             write_mark(chat, begin);
         buffer_append_text(&chat->json, chat->shape->parts ? "\"}]" : "\"");
@@ -133,7 +105,7 @@ static void write_arguments(struct chat *chat, struct json_slice arguments)
         write_value(chat, (struct json_slice){text.data, text.length});
     } else if (text.data) {
         buffer_append_text(&chat->json, wrapped ? "{\"arguments\":\"" : "\"");
-        chat_write_guarded(chat, text.data, text.length, false);
+        json_write_escaped(&chat->json, text.data, text.length);
         buffer_append_text(&chat->json, wrapped ? "\"}" : "\"");
     }
     chat->json.failed |= text.failed;
@@ -148,7 +120,7 @@ static void write_call_part(struct chat *chat, struct json_slice object, bool is
     buffer_append_text(&chat->json, "{");
     for (size_t at = 0; json_next(object, &at, &key, &value); comma = ",") {
         buffer_append_text(&chat->json, comma);
-        write_guarded_slice(chat, key, false);
+        write_value(chat, key);
         buffer_append_text(&chat->json, ":");
         if (is_function && json_slice_is(key, "arguments"))
             write_arguments(chat, value);
@@ -182,7 +154,7 @@ static void write_thinking_parts(struct chat *chat, const struct cJSON *message)
         join_parts(json_get(message, "content"), true, &text);
     for (size_t i = 0; text.length > 0 && i < sizeof names / sizeof *names; i++) {
         buffer_appendf(&chat->json, ",\"%s\":\"", names[i]);
-        chat_write_guarded(chat, text.data, text.length, false);
+        json_write_escaped(&chat->json, text.data, text.length);
         buffer_append_text(&chat->json, "\"");
     }
     chat->json.failed |= text.failed;
@@ -215,7 +187,6 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
     const char *role = json_string(json_get(message, "role"));
     if (strcmp(role, "developer") == 0)
         role = "system";
-    /* The role is one of a known few: it may make control tokens ("<|" role "|>"). */
     buffer_appendf(&chat->json, "{\"role\":\"%s\",", role);
     write_content(chat, message, chat->continue_final_message && !json_after(message));
     struct json_slice key, value;
@@ -231,12 +202,9 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
             write_tool_calls(chat, value);
             continue;
         }
-        write_guarded_slice(chat, key, false);
+        write_value(chat, key);
         buffer_append_text(&chat->json, ":");
-        if (value.text[0] == '"' && json_slice_is(key, "name"))
-            write_guarded_slice(chat, value, true);
-        else
-            write_value(chat, value);
+        write_value(chat, value);
     }
     write_reasoning(chat, message, slice);
     buffer_append_text(&chat->json, "}");

@@ -9,25 +9,30 @@
 #ifndef QUIRE_API_CHAT_SHAPE_H
 #define QUIRE_API_CHAT_SHAPE_H
 
-#include "base/buffer.h"
-#include "base/error.h"
-
 #include <stdbool.h>
+
+struct buffer;
 
 struct chat_shape {
     bool parts;            /* content is a list of parts, also where the client sent a string */
     bool null_content;     /* missing or empty content beside calls is none, else "" */
     bool text_arguments;   /* a call's arguments are JSON text, else an object */
-    bool broken_arguments; /* with objects: arguments that are no JSON may be text all the same */
+    bool broken_arguments; /* where it is an object: what is no JSON may be text all the same */
+    bool tools;            /* it prints tools … */
+    bool calls;            /* … an assistant's calls … */
+    bool results;          /* … and what tools answer, as far as the small conversations show */
 };
 
-/* Renders a context as the template that is looked at does; false when it cannot. */
-typedef bool (*chat_shape_render)(const void *chat_template, const char *context_json,
-                                  size_t length, struct buffer *out);
+/* Render `json` with the template that `arg` is; false when the template refuses. */
+typedef bool (*chat_shape_render)(void *arg, const struct buffer *json, struct buffer *out);
 
-/* All false where no shape prints what was put in. Renders on a thread with a stack of its own;
-   STATUS_IO when there is none. */
-enum status chat_shape_find(chat_shape_render render, const void *chat_template,
-                            struct chat_shape *out, struct error *error);
+/* All false where no shape prints what was put in. Rendering needs a big stack. */
+struct chat_shape chat_shape_find(chat_shape_render render, void *arg);
+
+/* Write small conversations in that shape, one for each index; false past the last. The first
+   CHAT_SHAPE_TURNS have neither tools nor the beginning of an answer. No text of theirs could be
+   taken for a control token. */
+#define CHAT_SHAPE_TURNS 2
+bool chat_shape_probe(struct chat_shape shape, unsigned index, struct buffer *json);
 
 #endif

@@ -1,33 +1,41 @@
 /*
- * See chat_template.h. The limits: source, fuel and output; and what the template engine says
- * becomes an error a client can read. Fuel: one per instruction and one per 64 bytes made, real
- * templates need some hundreds; 390,000 is 25 MB of text. What a template may have allocated when
- * its fuel ends was measured over hostile ones (tests/api/test_chat_template_memory.c): copies are
- * made before they are charged, and vectors grow by doubling.
+ * Runs a model's template: see chat_template.h. The limits: source, fuel and output; and what the
+ * template engine says becomes an error a client can read. Fuel: one per instruction and one per 64
+ * bytes made, real templates need some hundreds; 390,000 is 25 MB of text. What a template may have
+ * allocated when its fuel ends was measured over hostile ones
+ * (tests/api/test_chat_template_memory.c): copies are made before they are charged, and vectors
+ * grow by doubling.
  */
 #include "api/chat_template.h"
 
 #include "api/chat_shape.h"
+#include "api/control_guard.h"
 #include "base/bytes.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/minmax.h"
 #include "textshim.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define FUEL_MAX 390000u
-#define FUEL_BYTES 256u           /* that a rendering may hold for each fuel it was given */
-#define VALUE_BYTES 288u          /* of a JSON value in the engine: a map with one short key */
-#define RAISED_CHARACTERS_MAX 200 /* of a template's own message */
+#define FUEL_BYTES 256u                /* that a rendering may hold for each fuel it was given */
+#define VALUE_BYTES 288u               /* of a JSON value in the engine: a map with one short key */
+#define RAISED_CHARACTERS_MAX 200      /* of a template's own message */
+#define STACK_BYTES ((size_t)64 << 20) /* as the preprocessing thread has: see textshim.h */
+#define WAYS 3u                        /* in which its own control tokens are found */
 
 struct chat_template {
     struct textshim_template *shim;
     uint64_t memory_bytes;
     struct chat_shape shape;
+    struct control_guard guard;
+    uint32_t ways;  /* a bit for each that there is */
+    uint32_t first; /* the one that finds all of its own tokens */
 };
 
 /* Python's strftime of a time without a zone: %f is microseconds, %z, %:z and %Z are nothing, the
@@ -50,11 +58,17 @@ static bool python_format(const char *format, long microseconds, struct buffer *
     return buffer_append(out, "", 1);
 }
 
+/* One time for a rendering and the tracing of it, which must print the same. */
+static _Thread_local struct timespec now;
+static _Thread_local bool now_is_known;
+
 static size_t clock_format(const char *format, char *out, size_t capacity)
 {
-    struct timespec now;
     struct tm local;
-    if (clock_gettime(CLOCK_REALTIME, &now) != 0 || !localtime_r(&now.tv_sec, &local))
+    if (!now_is_known && clock_gettime(CLOCK_REALTIME, &now) != 0)
+        return 0;
+    now_is_known = true;
+    if (!localtime_r(&now.tv_sec, &local))
         return 0;
     struct buffer rewritten;
     buffer_init(&rewritten, 4096);
@@ -68,50 +82,12 @@ static size_t clock_format(const char *format, char *out, size_t capacity)
     return length;
 }
 
-/* For chat_shape_find: refusals are of no interest. */
-static bool render_for_shape(const void *chat_template, const char *context_json, size_t length,
-                             struct buffer *out)
-{
-    return chat_template_render(chat_template, context_json, length, out, NULL) == STATUS_OK;
-}
-
-enum status chat_template_create(const char *source, size_t length, const char *bos_text,
-                                 const char *eos_text, uint64_t memory_bytes,
-                                 struct chat_template **out, struct error *error)
-{
-    *out = NULL;
-    if (length > LIMIT_TEMPLATE_BYTES)
-        return error_set(error, STATUS_INVALID, "chat_template",
-                         "the chat template has %zu bytes, more than the %u that are run", length,
-                         LIMIT_TEMPLATE_BYTES);
-    struct chat_template *chat_template = calloc(1, sizeof *chat_template);
-    if (!chat_template)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
-    chat_template->memory_bytes = memory_bytes;
-    char message[300] = "";
-    int result = textshim_template_new(source, length, bos_text, strlen(bos_text), eos_text,
-                                       strlen(eos_text), clock_format, &chat_template->shim,
-                                       message, sizeof message);
-    if (result == TEXTSHIM_OK) {
-        textshim_memory_reset_peaks(); /* compiling is over, before there are weights */
-        enum status status =
-            chat_shape_find(render_for_shape, chat_template, &chat_template->shape, error);
-        if (status == STATUS_OK)
-            *out = chat_template;
-        else
-            chat_template_destroy(chat_template);
-        return status;
-    }
-    free(chat_template);
-    return error_set(error, result == TEXTSHIM_PANIC ? STATUS_INTERNAL : STATUS_INVALID,
-                     "chat_template", "the chat template cannot be run: %s", message);
-}
-
 void chat_template_destroy(struct chat_template *chat_template)
 {
     if (!chat_template)
         return;
     textshim_template_free(chat_template->shim);
+    control_guard_deinit(&chat_template->guard);
     free(chat_template);
 }
 
@@ -175,6 +151,7 @@ enum status chat_template_render(const struct chat_template *chat_template,
                                  struct buffer *out, struct error *error)
 {
     char message[900] = "", kept[24];
+    now_is_known = false;
     size_t limit = 4 * context_length + (64u << 10);
     int result =
         textshim_template_render(chat_template->shim, context_json, context_length, limit,
@@ -199,4 +176,253 @@ enum status chat_template_render(const struct chat_template *chat_template,
         log_error("chat_template_failed", "%s", message);
         return error_set(error, STATUS_INTERNAL, NULL, "The chat template engine failed.");
     }
+}
+
+/* ---- Whose control tokens. ---- */
+
+size_t chat_template_own_bytes(const struct buffer *text)
+{
+    return text->length / 8 + 1;
+}
+
+/* Whether in this way the template prints the same text; then what it found is added to `own`.
+   `found` is scratch of the same size. */
+static bool trace_one(const struct chat_template *chat_template, uint32_t way, const char *context,
+                      size_t context_length, const struct buffer *text, uint8_t *own,
+                      uint8_t *found)
+{
+    size_t count = chat_template_own_bytes(text);
+    char message[300] = "";
+    bool same = false;
+    memset(found, 0, count);
+    textshim_template_trace(chat_template->shim, way, context, context_length,
+                            fuel_for(chat_template), text->data, text->length, found, &same,
+                            message, sizeof message);
+    for (size_t i = 0; i < count && same; i++)
+        own[i] |= found[i];
+    return same;
+}
+
+static uint32_t count_forged(const struct chat_template *chat_template, const struct buffer *text,
+                             const uint8_t *own)
+{
+    return text->length
+               ? control_guard_apply(&chat_template->guard, text->data, own, text->length, 0, NULL)
+               : 0;
+}
+
+enum status chat_template_trace(const struct chat_template *chat_template, const char *context_json,
+                                size_t context_length, const struct buffer *text, uint8_t *own,
+                                struct error *error)
+{
+    uint8_t *found = malloc(chat_template_own_bytes(text));
+    if (!found)
+        return error_no_memory(error);
+    bool known = true, clean = false;
+    for (uint32_t i = 0; i < WAYS && !clean; i++) {
+        uint32_t way = (chat_template->first + i) % WAYS;
+        if (!(chat_template->ways >> way & 1))
+            continue;
+        bool same = trace_one(chat_template, way, context_json, context_length, text, own, found);
+        known &= same || i > 0;
+        clean = same && count_forged(chat_template, text, own) == 0;
+    }
+    free(found);
+    if (clean || known || count_forged(chat_template, text, own) == 0)
+        return STATUS_OK;
+    return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
+                          "The model's chat template treats these messages in a way in which its "
+                          "own control tokens cannot be told from theirs. Leave the texts of "
+                          "control tokens out of the messages.");
+}
+
+enum status chat_template_guard(const struct chat_template *chat_template, struct buffer *text,
+                                const uint8_t *own, uint32_t sentinel, struct error *error)
+{
+    uint32_t forged = count_forged(chat_template, text, own);
+    if (forged == UINT32_MAX)
+        return error_set(error, STATUS_INVALID, "messages",
+                         "A message holds a character that is a control token of the model.");
+    if (forged == 0)
+        return STATUS_OK;
+    struct buffer broken;
+    buffer_init(&broken, 0);
+    control_guard_apply(&chat_template->guard, text->data, own, text->length, sentinel, &broken);
+    buffer_append(&broken, "", 1); /* terminated, and the terminator not counted */
+    broken.length--;
+    bool failed = broken.failed;
+    buffer_deinit(text);
+    *text = broken;
+    return failed ? error_no_memory(error) : STATUS_OK;
+}
+
+/* ---- Loading. ---- */
+
+struct load {
+    struct chat_template *chat_template;
+    const char *source;
+    size_t length;
+    const char *bos, *eos;
+    enum status status;
+    struct error error;
+};
+
+static bool render_probe(void *arg, const struct buffer *json, struct buffer *out)
+{
+    return chat_template_render(arg, json->data, json->length, out, NULL) == STATUS_OK;
+}
+
+/* Which user-defined tokens are turn markers: those that plain turns are made of, and what looks
+   like one wherever the template writes it. */
+static void find_markers(struct load *load)
+{
+    struct chat_template *chat_template = load->chat_template;
+    for (unsigned i = 0; i < CHAT_SHAPE_TURNS; i++) {
+        struct buffer json, text;
+        buffer_init(&text, 0);
+        chat_shape_probe(chat_template->shape, i, &json);
+        if (!json.failed && render_probe(chat_template, &json, &text) && text.length)
+            control_guard_add_markers(&chat_template->guard, text.data, text.length, true);
+        buffer_deinit(&json);
+        buffer_deinit(&text);
+    }
+    control_guard_add_markers(&chat_template->guard, load->source, load->length, false);
+}
+
+static enum status compile_ways(struct load *load)
+{
+    struct chat_template *chat_template = load->chat_template;
+    const struct control_guard *guard = &chat_template->guard;
+    struct textshim_text *tokens = calloc(guard->count + 1, sizeof *tokens);
+    uint32_t count = 0;
+    char message[300] = "";
+    if (!tokens)
+        return error_set(&load->error, STATUS_IO, NULL, "out of memory");
+    for (uint32_t i = 0; i < guard->count; i++)
+        if (guard->texts[i].guarded)
+            tokens[count++] = (struct textshim_text){guard->texts[i].text, guard->texts[i].length};
+    int result = textshim_template_mark(chat_template->shim, tokens, count, load->bos,
+                                        strlen(load->bos), load->eos, strlen(load->eos),
+                                        &chat_template->ways, message, sizeof message);
+    free(tokens);
+    return result == TEXTSHIM_OK ? STATUS_OK
+                                 : error_set(&load->error, STATUS_INVALID, "chat_template",
+                                             "the chat template cannot be guarded: %s", message);
+}
+
+/* The first way that finds all control tokens of one small conversation; WAYS: none does. */
+static uint32_t find_way(const struct chat_template *chat_template, const struct buffer *json)
+{
+    struct buffer text;
+    uint32_t way = 0;
+    buffer_init(&text, 0);
+    if (json->failed || !render_probe((void *)(uintptr_t)chat_template, json, &text) ||
+        text.length == 0) {
+        buffer_deinit(&text);
+        return 0;
+    }
+    size_t size = chat_template_own_bytes(&text);
+    uint8_t *own = calloc(2, size), *found = own + size;
+    while (own && way < WAYS && count_forged(chat_template, &text, own) != 0) {
+        bool there = chat_template->ways >> way & 1;
+        memset(own, 0, size);
+        if (there && trace_one(chat_template, way, json->data, json->length, &text, own, found) &&
+            count_forged(chat_template, &text, own) == 0)
+            break;
+        way++;
+    }
+    free(own);
+    buffer_deinit(&text);
+    return way;
+}
+
+static enum status choose_way(struct load *load)
+{
+    struct chat_template *chat_template = load->chat_template;
+    struct buffer json;
+    for (unsigned i = 0; chat_shape_probe(chat_template->shape, i, &json); i++) {
+        uint32_t way = find_way(chat_template, &json);
+        buffer_deinit(&json);
+        if (way == WAYS)
+            return error_set(&load->error, STATUS_INVALID, "chat_template",
+                             "the chat template cannot be guarded: it makes control tokens in a "
+                             "way that cannot be told from users' text");
+        if (way > chat_template->first)
+            chat_template->first = way;
+    }
+    return STATUS_OK;
+}
+
+static void *load_on_stack(void *arg)
+{
+    struct load *load = arg;
+    struct chat_template *chat_template = load->chat_template;
+    chat_template->shape = chat_shape_find(render_probe, chat_template);
+    if (chat_template->guard.count == 0)
+        return NULL;
+    find_markers(load);
+    load->status = compile_ways(load);
+    if (load->status == STATUS_OK)
+        load->status = choose_way(load);
+    return NULL;
+}
+
+static enum status load_templates(struct load *load, struct error *error)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    int failed = pthread_create(&thread, &attributes, load_on_stack, load);
+    pthread_attr_destroy(&attributes);
+    if (failed)
+        return error_set(error, STATUS_IO, NULL, "cannot start a thread for the chat template: %s",
+                         strerror(failed));
+    pthread_join(thread, NULL);
+    if (load->status != STATUS_OK && error)
+        *error = load->error;
+    return load->status;
+}
+
+enum status chat_template_create(const char *source, size_t length, const char *bos_text,
+                                 const char *eos_text, struct control_guard *guard,
+                                 uint64_t memory_bytes, struct chat_template **out,
+                                 struct error *error)
+{
+    *out = NULL;
+    char message[300] = "";
+    struct load load = {.source = source, .length = length, .bos = bos_text, .eos = eos_text};
+    struct chat_template *chat_template = calloc(1, sizeof *chat_template);
+    if (!chat_template) {
+        if (guard)
+            control_guard_deinit(guard);
+        return error_set(error, STATUS_IO, NULL, "out of memory");
+    }
+    load.chat_template = chat_template;
+    chat_template->memory_bytes = memory_bytes;
+    if (guard) {
+        chat_template->guard = *guard;
+        *guard = (struct control_guard){0};
+    }
+    enum status status = STATUS_OK;
+    int result = TEXTSHIM_OK;
+    if (length > LIMIT_TEMPLATE_BYTES)
+        status = error_set(error, STATUS_INVALID, "chat_template",
+                           "the chat template has %zu bytes, more than the %u that are run", length,
+                           LIMIT_TEMPLATE_BYTES);
+    else
+        result = textshim_template_new(source, length, bos_text, strlen(bos_text), eos_text,
+                                       strlen(eos_text), clock_format, &chat_template->shim,
+                                       message, sizeof message);
+    if (result != TEXTSHIM_OK)
+        status = error_set(error, result == TEXTSHIM_PANIC ? STATUS_INTERNAL : STATUS_INVALID,
+                           "chat_template", "the chat template cannot be run: %s", message);
+    if (status == STATUS_OK)
+        status = load_templates(&load, error);
+    textshim_memory_reset_peaks(); /* compiling is over, before there are weights */
+    if (status == STATUS_OK)
+        *out = chat_template;
+    else
+        chat_template_destroy(chat_template);
+    return status;
 }

@@ -15,15 +15,19 @@
 #include <stdint.h>
 
 struct chat_template;
-struct chat_shape; /* api/chat_shape.h */
+struct chat_shape;    /* api/chat_shape.h */
+struct control_guard; /* api/control_guard.h */
 
 /* STATUS_INVALID with the compiler's message when the source is not a template we can run. bos and
-   eos are the token texts the template may print. While it renders, all templates together,
+   eos are the token texts the template may print. *guard, which may be NULL, is taken over, also on
+   failure: its turn markers are found, and a template whose control tokens cannot be told from
+   users' text is STATUS_INVALID too. While it renders, all templates together,
    compiled ones included, hold at most memory_bytes; one renders at a time. What the values of its
    context take comes on top, at most chat_template_context_bytes. */
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,
-                                 const char *eos_text, uint64_t memory_bytes,
-                                 struct chat_template **out, struct error *error);
+                                 const char *eos_text, struct control_guard *guard,
+                                 uint64_t memory_bytes, struct chat_template **out,
+                                 struct error *error);
 void chat_template_destroy(struct chat_template *chat_template);
 
 /* What `values` JSON values become while they are rendered, beside their text. */
@@ -45,5 +49,18 @@ bool chat_template_wants_parts(const struct chat_template *chat_template);
 enum status chat_template_render(const struct chat_template *chat_template,
                                  const char *context_json, size_t context_length,
                                  struct buffer *out, struct error *error);
+
+/* Which bytes of `text`, rendered just before on this thread from the same context, are the
+   template's own control tokens, as control_guard_apply wants to know: sets bits of own
+   [chat_template_own_bytes], which are 0. STATUS_INVALID when that cannot be known of this text. */
+enum status chat_template_trace(const struct chat_template *chat_template, const char *context_json,
+                                size_t context_length, const struct buffer *text, uint8_t *own,
+                                struct error *error);
+size_t chat_template_own_bytes(const struct buffer *text);
+
+/* Put a sentinel, which must not occur in it, into every control token of `text` that is not its
+   own; tokenizer_encode takes them out. */
+enum status chat_template_guard(const struct chat_template *chat_template, struct buffer *text,
+                                const uint8_t *own, uint32_t sentinel, struct error *error);
 
 #endif

@@ -1,19 +1,22 @@
 /*
- * See control_guard.h. Two sorted arrays and binary search, so that neither thousands of control
- * tokens (Gemma's <unused…>) nor a text full of '<' cost more than some look-ups per byte.
+ * What of a rendered chat the tokenizer may take for control tokens: see control_guard.h. The walk
+ * over the text is the tokenizer's own, longest token first from left to right, so that both agree
+ * on what stands where; a token that is not the template's own is broken up behind its first
+ * character, one that would swallow the beginning of the template's own as well.
+ *
+ * One sorted array and narrowing by bytes: neither thousands of control tokens (Gemma's <unused…>)
+ * nor a text full of '<' cost more than some look-ups per byte.
  */
 #include "api/control_guard.h"
 
-#include "api/json.h"
 #include "base/check.h"
-#include "base/json_writer.h"
 #include "base/minmax.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_forward(const void *a, const void *b)
+static int compare_texts(const void *a, const void *b)
 {
     const struct control_text *x = a, *y = b;
     size_t shorter = min_u64(x->length, y->length);
@@ -21,79 +24,77 @@ static int compare_forward(const void *a, const void *b)
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-static unsigned char byte_from_end(const struct control_text *token, size_t index)
+/* In order, each text once. */
+static void sort_texts(struct control_guard *guard)
 {
-    return (unsigned char)token->text[token->length - 1 - index];
-}
-
-static int compare_backward(const void *a, const void *b)
-{
-    const struct control_text *x = a, *y = b;
-    size_t shorter = min_u64(x->length, y->length);
-    for (size_t i = 0; i < shorter; i++) {
-        int order = byte_from_end(x, i) - byte_from_end(y, i);
-        if (order)
-            return order;
+    uint32_t kept = 0;
+    qsort(guard->texts, guard->count, sizeof *guard->texts, compare_texts);
+    for (uint32_t i = 0; i < guard->count; i++) {
+        if (kept > 0 && compare_texts(&guard->texts[kept - 1], &guard->texts[i]) == 0)
+            guard->texts[kept - 1].guarded |= guard->texts[i].guarded;
+        else
+            guard->texts[kept++] = guard->texts[i];
     }
-    return (x->length > y->length) - (x->length < y->length);
+    guard->count = kept;
 }
 
-static uint32_t count_controls(const struct tokenizer *tokenizer)
+static void add_text(struct control_guard *guard, struct control_text text)
 {
-    uint32_t count = 0;
-    while (tokenizer_control_token(tokenizer, count) != UINT32_MAX)
-        count++;
-    return count;
+    if (text.length == 0)
+        return;
+    guard->begins[(unsigned char)text.text[0]] = true;
+    guard->texts[guard->count++] = text;
+}
+
+enum status control_guard_init_texts(struct control_guard *guard, const char *const *texts,
+                                     uint32_t count, uint32_t guarded, struct error *error)
+{
+    *guard = (struct control_guard){0};
+    guard->texts = calloc(count + 1, sizeof *guard->texts);
+    if (!guard->texts)
+        return error_no_memory(error);
+    for (uint32_t i = 0; i < count; i++)
+        add_text(guard, (struct control_text){texts[i], strlen(texts[i]), i < guarded});
+    sort_texts(guard);
+    return STATUS_OK;
 }
 
 enum status control_guard_init(struct control_guard *guard, const struct tokenizer *tokenizer,
-                               uint32_t sentinel, struct error *error)
+                               struct error *error)
 {
-    *guard = (struct control_guard){.sentinel = sentinel};
-    guard->sentinel_length = (size_t)utf8_encode(sentinel, guard->sentinel_bytes);
-    uint32_t count = count_controls(tokenizer);
-    guard->ascending = calloc(count + 1, sizeof *guard->ascending);
-    guard->backward = calloc(count + 1, sizeof *guard->backward);
-    if (!guard->ascending || !guard->backward) {
-        control_guard_deinit(guard);
+    *guard = (struct control_guard){0};
+    uint32_t count = 0, vocabulary = tokenizer_vocabulary(tokenizer);
+    for (uint32_t i = 0; i < vocabulary; i++)
+        count += tokenizer_is_control(tokenizer, i) || tokenizer_is_user_defined(tokenizer, i);
+    guard->texts = calloc(count + 1, sizeof *guard->texts);
+    if (!guard->texts)
         return error_no_memory(error);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t token = tokenizer_control_token(tokenizer, i);
-        struct control_text text;
-        text.text = tokenizer_text(tokenizer, token, &text.length);
-        if (text.length == 0)
+    for (uint32_t i = 0; i < vocabulary; i++) {
+        bool control = tokenizer_is_control(tokenizer, i);
+        if (!control && !tokenizer_is_user_defined(tokenizer, i))
             continue;
-        guard->begins[(unsigned char)text.text[0]] = true;
-        guard->ends[(unsigned char)text.text[text.length - 1]] = true;
-        if (text.length > guard->longest)
-            guard->longest = text.length;
-        guard->ascending[guard->count++] = text;
+        struct control_text text = {.guarded = control || tokenizer_is_end(tokenizer, i)};
+        text.text = tokenizer_text(tokenizer, i, &text.length);
+        add_text(guard, text);
     }
-    memcpy(guard->backward, guard->ascending, guard->count * sizeof *guard->backward);
-    qsort(guard->ascending, guard->count, sizeof *guard->ascending, compare_forward);
-    qsort(guard->backward, guard->count, sizeof *guard->backward, compare_backward);
+    sort_texts(guard);
     return STATUS_OK;
 }
 
 void control_guard_deinit(struct control_guard *guard)
 {
-    free(guard->ascending);
-    free(guard->backward);
-    guard->ascending = guard->backward = NULL;
-    guard->count = 0;
+    free(guard->texts);
+    *guard = (struct control_guard){0};
 }
 
-/* First of tokens [low, high), which agree in `depth` bytes, whose byte `depth` is >= byte. */
-static uint32_t lower_bound(const struct control_text *tokens, uint32_t low, uint32_t high,
-                            size_t depth, unsigned byte, bool from_end)
+/* First of texts [low, high), which agree in `depth` bytes, whose byte `depth` is >= byte. */
+static uint32_t lower_bound(const struct control_guard *guard, uint32_t low, uint32_t high,
+                            size_t depth, unsigned byte)
 {
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        const struct control_text *token = &tokens[middle];
-        unsigned here = depth >= token->length ? 0
-                        : from_end             ? byte_from_end(token, depth) + 1u
-                                               : (unsigned char)token->text[depth] + 1u;
+        const struct control_text *text = &guard->texts[middle];
+        unsigned here = depth >= text->length ? 0 : (unsigned char)text->text[depth] + 1u;
         if (here < byte + 1)
             low = middle + 1;
         else
@@ -102,38 +103,67 @@ static uint32_t lower_bound(const struct control_text *tokens, uint32_t low, uin
     return low;
 }
 
-enum match { MATCH_NONE, MATCH_PREFIX, MATCH_WHOLE };
+/* Lengths of tokens that begin at one place, 0: none. */
+struct matches {
+    size_t own;    /* the longest guarded one that is the template's own */
+    size_t forged; /* the shortest guarded one that is not … */
+    size_t longest_forged;
+    size_t plain; /* the longest that is not guarded */
+};
 
-/* Does a token begin at text[0]? MATCH_WHOLE: *matched is the shortest; MATCH_PREFIX: all of the
-   text is the beginning of one. */
-static enum match match_forward(const struct control_guard *guard, const char *text, size_t length,
-                                size_t *matched)
+static bool is_own(const uint8_t *own, size_t at)
 {
-    uint32_t low = 0, high = guard->count;
-    for (size_t depth = 0; low < high; depth++) {
-        if (guard->ascending[low].length == depth && depth > 0) {
-            *matched = depth;
-            return MATCH_WHOLE;
-        }
-        if (depth == length)
-            return depth > 0 ? MATCH_PREFIX : MATCH_NONE;
-        unsigned byte = (unsigned char)text[depth];
-        low = lower_bound(guard->ascending, low, high, depth, byte, false);
-        high = lower_bound(guard->ascending, low, high, depth, byte + 1, false);
-    }
-    return MATCH_NONE;
+    return own[at / 8] >> (at % 8) & 1;
 }
 
-/* Is text[0..length) the end of a longer token? */
-static bool is_token_end(const struct control_guard *guard, const char *text, size_t length)
+static struct matches match(const struct control_guard *guard, const char *text, const uint8_t *own,
+                            size_t at, size_t length)
 {
+    struct matches found = {0};
     uint32_t low = 0, high = guard->count;
-    for (size_t depth = 0; depth < length && low < high; depth++) {
-        unsigned byte = (unsigned char)text[length - 1 - depth];
-        low = lower_bound(guard->backward, low, high, depth, byte, true);
-        high = lower_bound(guard->backward, low, high, depth, byte + 1, true);
+    bool all_own = true;
+    for (size_t depth = 0; low < high; depth++) {
+        const struct control_text *token = &guard->texts[low];
+        if (depth > 0 && token->length == depth) {
+            if (!token->guarded)
+                found.plain = depth;
+            else if (all_own)
+                found.own = depth;
+            else
+                found.longest_forged = depth;
+            if (token->guarded && !all_own && found.forged == 0)
+                found.forged = depth;
+        }
+        if (at + depth == length)
+            break;
+        unsigned byte = (unsigned char)text[at + depth];
+        all_own &= is_own(own, at + depth);
+        low = lower_bound(guard, low, high, depth, byte);
+        high = lower_bound(guard, low, high, depth, byte + 1);
     }
-    return low < high && guard->backward[high - 1].length > length;
+    return found;
+}
+
+static bool has_marker_form(const struct control_text *token, bool turns)
+{
+    const char *text = token->text;
+    size_t length = token->length;
+    if (length < 3)
+        return false;
+    bool angles = text[0] == '<' && text[length - 1] == '>';
+    if (turns)
+        return angles || (text[0] == '[' && text[length - 1] == ']');
+    return angles && length >= 5 && text[1] == '|' && text[length - 2] == '|';
+}
+
+void control_guard_add_markers(struct control_guard *guard, const char *text, size_t length,
+                               bool turns)
+{
+    for (uint32_t i = 0; i < guard->count; i++) {
+        struct control_text *token = &guard->texts[i];
+        if (!token->guarded && has_marker_form(token, turns))
+            token->guarded = memmem(text, length, token->text, token->length) != NULL;
+    }
 }
 
 static size_t character_length(const char *text, size_t length)
@@ -143,76 +173,57 @@ static size_t character_length(const char *text, size_t length)
     return size > 0 ? (size_t)size : 1;
 }
 
-/* Where a text must be broken because a token may end at its beginning: at 0, or behind its first
-   character, which leaves what templates look for at a text's edges; SIZE_MAX: nowhere. */
-static size_t break_at_start(const struct control_guard *guard, const char *text, size_t length)
+/* Whether a token over text[from..end) would take along the beginning of the template's own. */
+static bool swallows(const struct control_guard *guard, const char *text, const uint8_t *own,
+                     size_t from, size_t end, size_t length)
 {
-    size_t most = min_u64(length, guard->longest);
-    size_t first = length ? character_length(text, length) : 0;
-    size_t place = SIZE_MAX;
-    for (size_t end = 1; end <= most; end++) {
-        if (!guard->ends[(unsigned char)text[end - 1]] || !is_token_end(guard, text, end))
-            continue;
-        if (end <= first)
-            return 0;
-        place = first;
-    }
-    return place;
-}
-
-/* Is the whole text inside a token? */
-static bool is_inside(const struct control_guard *guard, const char *text, size_t length)
-{
-    if (!text || length == 0 || length >= guard->longest)
-        return false;
-    for (uint32_t i = 0; i < guard->count; i++) {
-        const struct control_text *token = &guard->ascending[i];
-        if (memmem(token->text, token->length, text, length))
+    for (size_t at = from + 1; at < end; at++)
+        if (is_own(own, at) && guard->begins[(unsigned char)text[at]] &&
+            at + match(guard, text, own, at, length).own > end)
             return true;
-    }
     return false;
 }
 
-/* Append the text up to `place`, then a sentinel. */
-static void break_at(const struct control_guard *guard, const char *text, size_t place,
-                     size_t *written, struct buffer *out)
+uint32_t control_guard_apply(const struct control_guard *guard, const char *text,
+                             const uint8_t *own, size_t length, uint32_t sentinel,
+                             struct buffer *out)
 {
-    json_write_escaped(out, text + *written, place - *written);
-    buffer_append(out, guard->sentinel_bytes, guard->sentinel_length);
-    *written = place;
-}
-
-bool control_guard_write(const struct control_guard *guard, const char *text, size_t length,
-                         bool alone, struct buffer *out)
-{
-    size_t written = 0, last_break = SIZE_MAX;
-    size_t start = break_at_start(guard, text, length);
-    if (start == SIZE_MAX && alone && is_inside(guard, text, length))
-        start = 0;
-    bool good = true;
+    char bytes[4];
+    size_t sentinel_length = (size_t)utf8_encode(sentinel, bytes), written = 0;
+    uint32_t broken = 0;
     for (size_t at = 0; at < length;) {
-        size_t first = character_length(text + at, length - at), matched = 0;
-        if (at == start && at != last_break)
-            break_at(guard, text, last_break = at, &written, out);
-        at += first;
-        if (!guard->begins[(unsigned char)text[at - first]])
+        if (!guard->begins[(unsigned char)text[at]]) {
+            at++;
             continue;
-        enum match match = match_forward(guard, text + at - first, length - at + first, &matched);
-        if (match == MATCH_WHOLE && matched <= first)
-            good = false;
-        if (match != MATCH_NONE)
-            break_at(guard, text, last_break = at, &written, out);
+        }
+        struct matches found = match(guard, text, own, at, length);
+        size_t first = character_length(text + at, length - at);
+        bool forged = found.forged > 0, breaks;
+        size_t step;
+        if (found.own > 0) {
+            step = found.own;
+            breaks = found.longest_forged > step || found.plain > step;
+        } else if (forged) {
+            if (found.forged <= first)
+                return UINT32_MAX;
+            step = first;
+            breaks = true;
+        } else if (found.plain > 0) {
+            breaks = swallows(guard, text, own, at, at + found.plain, length);
+            step = breaks ? first : found.plain;
+        } else {
+            at++;
+            continue;
+        }
+        at += step;
+        broken += forged;
+        if (breaks && out) {
+            buffer_append(out, text + written, at - written);
+            buffer_append(out, bytes, sentinel_length);
+            written = at;
+        }
     }
-    json_write_escaped(out, text + written, length - written);
-    return good;
-}
-
-void control_guard_clean(const struct control_guard *guard, char *text)
-{
-    char *found, *from = text;
-    while ((found = memmem(from, strlen(from), guard->sentinel_bytes, guard->sentinel_length))) {
-        char *rest = found + guard->sentinel_length;
-        memmove(found, rest, strlen(rest) + 1);
-        from = found;
-    }
+    if (out)
+        buffer_append(out, text + written, length - written);
+    return broken;
 }

@@ -1,7 +1,6 @@
 /*
  * The fields of /v1/chat/completions and its one prompt: messages are checked, written into the
- * template's context with every user-supplied string under the control guard, rendered, and
- * tokenized.
+ * template's context, rendered, guarded against control tokens of a user's making, and tokenized.
  *
  * What templates see is what transformers gives them, with OpenAI's looser forms made plain:
  * content parts are joined by a newline, missing content beside tool calls is "", "developer" is
@@ -11,6 +10,7 @@
 #include "api/chat.h"
 #include "api/chat_template.h"
 #include "base/minmax.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -83,35 +83,45 @@ static enum status read_fields(struct chat *chat, struct request *out, struct er
     return status;
 }
 
-static enum status guard_open(struct chat *chat, struct error *error)
+/* The noncharacter that marks places in the text: one that the request does not use. */
+static enum status choose_sentinel(struct chat *chat, struct error *error)
 {
-    for (unsigned i = 0; i < JSON_NONCHARACTERS; i++)
-        if (!chat->noncharacter[i])
-            return control_guard_init(&chat->guard, chat->context->tokenizer, json_noncharacter(i),
-                                      error);
+    for (unsigned i = 0; i < JSON_NONCHARACTERS; i++) {
+        if (chat->noncharacter[i])
+            continue;
+        chat->sentinel = json_noncharacter(i);
+        chat->sentinel_length = (size_t)utf8_encode(chat->sentinel, chat->sentinel_bytes);
+        return STATUS_OK;
+    }
     return error_set(error, STATUS_INVALID, "messages",
                      "The request uses every Unicode noncharacter; leave one out.");
 }
 
-/* Take the marks behind the last message's text out of `text`; *last: where the last one stood, its
-   end known to be `spaced`. False when the template printed none. */
-static bool take_marks(const struct chat *chat, struct buffer *text, size_t *last, bool *spaced)
+/* Move bits [from, from + count) of `own` down to `to`. */
+static void move_own(uint8_t *own, size_t to, size_t from, size_t count)
 {
-    const struct control_guard *guard = &chat->guard;
-    char mark[CHAT_MARK_SENTINELS * sizeof guard->sentinel_bytes + 1];
+    for (size_t i = 0; i < count && to != from; i++) {
+        unsigned bit = own[(from + i) / 8] >> ((from + i) % 8) & 1;
+        uint8_t mask = (uint8_t)(1u << ((to + i) % 8));
+        own[(to + i) / 8] = (uint8_t)((own[(to + i) / 8] & ~mask) | (bit ? mask : 0));
+    }
+}
+
+/* Take the marks behind the last message's text out of `text`, and out of `own` beside it; *last:
+   where the last one stood, its end known to be `spaced`. False when the template printed none. */
+static bool take_marks(const struct chat *chat, struct buffer *text, uint8_t *own, size_t *last,
+                       bool *spaced)
+{
+    char mark[CHAT_MARK_SENTINELS * sizeof chat->sentinel_bytes + 1];
     size_t length = 0, kept = 0;
     bool found = false;
-    for (int i = 0; i < CHAT_MARK_SENTINELS; i++, length += guard->sentinel_length)
-        memcpy(mark + length, guard->sentinel_bytes, guard->sentinel_length);
-    mark[length] = ' ';
+    for (int i = 0; i < CHAT_MARK_SENTINELS; i++, length += chat->sentinel_length)
+        memcpy(mark + length, chat->sentinel_bytes, chat->sentinel_length);
     for (size_t from = 0; from < text->length;) {
         const char *at = memmem(text->data + from, text->length - from, mark, length);
         size_t plain = at ? (size_t)(at - text->data) - from : text->length - from;
-        /* The guard may have ended the text with one of its own: the mark is the last three. */
-        while (at && from + plain + length + guard->sentinel_length <= text->length &&
-               memcmp(text->data + from + plain + length, mark, guard->sentinel_length) == 0)
-            plain += guard->sentinel_length;
         memmove(text->data + kept, text->data + from, plain);
+        move_own(own, kept, from, plain);
         kept += plain;
         from += plain;
         if (!at)
@@ -123,6 +133,14 @@ static bool take_marks(const struct chat *chat, struct buffer *text, size_t *las
     }
     text->length = kept;
     return found;
+}
+
+/* A message for a person has no marks in it. */
+static void clean(const struct chat *chat, char *message)
+{
+    size_t length = chat->sentinel_length;
+    for (char *at = message; (at = strstr(at, chat->sentinel_bytes));)
+        memmove(at, at + length, strlen(at + length) + 1);
 }
 
 /* Length without white space at the end, as Python's str.rstrip has it. */
@@ -144,14 +162,14 @@ static size_t stripped_length(const char *text, size_t length)
 
 /* continue_final_message, as transformers does it: the text ends with the last message's own. White
    space at its end stays where the template keeps it. */
-static enum status cut_after_final(const struct chat *chat, struct buffer *text,
+static enum status cut_after_final(const struct chat *chat, struct buffer *text, uint8_t *own,
                                    struct error *error)
 {
     size_t start = 0, kept = 0, whole = stripped_length(chat->final.data, chat->final.length);
     bool spaced = false;
     while (start < whole && strchr(" \t\r\n", chat->final.data[start]))
         start++;
-    if (!take_marks(chat, text, &kept, &spaced) ||
+    if (!take_marks(chat, text, own, &kept, &spaced) ||
         !memmem(text->data, text->length, chat->final.data + start, whole - start))
         return error_set(error, STATUS_INVALID, "continue_final_message",
                          "The model's chat template does not print the last message as it is, so "
@@ -179,7 +197,7 @@ static enum status tokenize(struct chat *chat, struct request *out, const struct
         return error_no_memory(error);
     out->prompt_count = 1;
     return request_tokenize(chat->context, out, text->data ? text->data : "", text->length, flags,
-                            chat->guard.sentinel, "messages", out->prompts, error);
+                            chat->sentinel, "messages", out->prompts, error);
 }
 
 /* 400 context_length_exceeded where the messages' own text has more tokens than the context holds.
@@ -226,6 +244,24 @@ static enum status render(const struct chat *chat, struct buffer *text, struct e
     return STATUS_INVALID;
 }
 
+/* What the template printed, up to where a continued message ends, its own control tokens the only
+   ones. The context is given up on the way: there may be a second copy of the text. */
+static enum status guard_text(struct chat *chat, struct buffer *text, struct error *error)
+{
+    uint8_t *own = calloc(chat_template_own_bytes(text), 1);
+    if (!own)
+        return error_no_memory(error);
+    enum status status = chat_template_trace(chat->chat_template, chat->json.data,
+                                             chat->json.length, text, own, error);
+    buffer_deinit(&chat->json);
+    if (status == STATUS_OK && chat->continue_final_message)
+        status = cut_after_final(chat, text, own, error);
+    if (status == STATUS_OK)
+        status = chat_template_guard(chat->chat_template, text, own, chat->sentinel, error);
+    free(own);
+    return status;
+}
+
 static enum status make_prompt(struct chat *chat, struct request *out, struct error *error)
 {
     struct buffer text;
@@ -233,19 +269,16 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
     chat_write_context(chat);
     request_yield(chat->context);
     enum status status = STATUS_OK;
-    if (chat->json.failed || chat->scratch.failed || chat->final.failed)
+    if (chat->json.failed || chat->final.failed)
         status = error_no_memory(error);
-    else if (chat->unbreakable)
-        status = error_set(error, STATUS_INVALID, "messages",
-                           "A message holds a character that is a control token of the model.");
     if (status == STATUS_OK)
         status = render(chat, &text, error);
-    if (status == STATUS_OK && chat->continue_final_message)
-        status = cut_after_final(chat, &text, error);
+    if (status == STATUS_OK)
+        status = guard_text(chat, &text, error);
     if (status == STATUS_OK)
         status = tokenize(chat, out, &text, error);
     if (status != STATUS_OK && error)
-        control_guard_clean(&chat->guard, error->message);
+        clean(chat, error->message);
     buffer_deinit(&text);
     return status;
 }
@@ -265,11 +298,10 @@ enum status request_read_chat(const struct api_context *context,
         chat.tools && context->tool_template ? context->tool_template : context->chat_template;
     chat.shape = chat_template_shape(chat.chat_template);
     if (status == STATUS_OK)
-        status = guard_open(&chat, error);
+        status = choose_sentinel(&chat, error);
     if (status != STATUS_OK)
         return status;
     buffer_init(&chat.json, 8 * document->text.length + (64u << 10));
-    buffer_init(&chat.scratch, 0);
     buffer_init(&chat.final, 0);
     /* The context, its values in the template engine, and the text: given back when all are gone.
      */
@@ -283,8 +315,6 @@ enum status request_read_chat(const struct api_context *context,
             budget_give(context->budget, BUDGET_REQUESTS, working);
     }
     buffer_deinit(&chat.json);
-    buffer_deinit(&chat.scratch);
     buffer_deinit(&chat.final);
-    control_guard_deinit(&chat.guard);
     return status;
 }

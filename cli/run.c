@@ -7,8 +7,8 @@
 #include "cli/programs.h"
 
 #include "api/chat_template.h"
-#include "api/control_guard.h"
 #include "base/clock.h"
+#include "base/json_writer.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -43,29 +43,27 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
         return error_set(error, STATUS_INVALID, "chat",
                          "the model has no chat template; leave --chat out, or give one with "
                          "--chat-template FILE");
-    struct control_guard guard;
-    enum status status = control_guard_init(&guard, runtime->tokenizer, SENTINEL, error);
-    if (status != STATUS_OK)
-        return status;
     const char *prompt = run->options->run.prompt;
     struct buffer json;
     buffer_init(&json, 0);
     buffer_append_text(&json, "{\"add_generation_prompt\":true,\"tools\":null,\"documents\":null,"
                               "\"messages\":[{\"role\":\"user\",\"content\":");
     bool parts = chat_template_wants_parts(runtime->chat_template);
-    buffer_append_text(&json, parts ? "[{\"type\":\"text\",\"text\":\"" : "\"");
-    bool guarded = control_guard_write(&guard, prompt, strlen(prompt), false, &json);
-    buffer_append_text(&json, parts ? "\"}]}]}" : "\"}]}");
-    if (!guarded)
-        status = error_set(error, STATUS_INVALID, "prompt",
-                           "the prompt holds a control token that cannot be told from text");
-    else if (json.failed)
+    buffer_append_text(&json, parts ? "[{\"type\":\"text\",\"text\":" : "");
+    json_write_string(&json, prompt, strlen(prompt));
+    buffer_append_text(&json, parts ? "}]}]}" : "}]}");
+    enum status status = json.failed ? error_set(error, STATUS_IO, NULL, "out of memory")
+                                     : chat_template_render(runtime->chat_template, json.data,
+                                                            json.length, out, error);
+    uint8_t *own = status == STATUS_OK ? calloc(chat_template_own_bytes(out), 1) : NULL;
+    if (status == STATUS_OK && !own)
         status = error_set(error, STATUS_IO, NULL, "out of memory");
-    else
-        status = chat_template_render(runtime->chat_template, json.data, json.length, out, error);
-    if (status != STATUS_OK)
-        control_guard_clean(&guard, error->message);
-    control_guard_deinit(&guard);
+    if (status == STATUS_OK)
+        status =
+            chat_template_trace(runtime->chat_template, json.data, json.length, out, own, error);
+    if (status == STATUS_OK)
+        status = chat_template_guard(runtime->chat_template, out, own, SENTINEL, error);
+    free(own);
     buffer_deinit(&json);
     return status;
 }

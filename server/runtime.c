@@ -7,6 +7,7 @@
 #include "server/runtime.h"
 
 #include "api/chat_template.h"
+#include "api/control_guard.h"
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/checksum.h"
@@ -191,7 +192,11 @@ static enum status create_template(struct runtime *runtime, const char *source, 
     char bos[128], eos[128];
     token_text(runtime->tokenizer, tokenizer_bos(runtime->tokenizer), bos, sizeof bos);
     token_text(runtime->tokenizer, tokenizer_eos(runtime->tokenizer), eos, sizeof eos);
-    return chat_template_create(source, length, bos, eos,
+    struct control_guard guard;
+    enum status status = control_guard_init(&guard, runtime->tokenizer, error);
+    if (status != STATUS_OK)
+        return status;
+    return chat_template_create(source, length, bos, eos, &guard,
                                 runtime->budget.cap_bytes[BUDGET_TEMPLATE], out, error);
 }
 

@@ -943,6 +943,12 @@ bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t token)
     return type_is_control(tokenizer->vocabulary.types[token]);
 }
 
+bool tokenizer_is_user_defined(const struct tokenizer *tokenizer, uint32_t token)
+{
+    CHECK(token < tokenizer->vocabulary.count);
+    return tokenizer->vocabulary.types[token] == TOKEN_USER_DEFINED;
+}
+
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token)
 {
     for (uint32_t i = 0; i < tokenizer->end_count; ++i)

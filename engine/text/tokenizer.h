@@ -61,6 +61,8 @@ const char *tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token, s
 /* The token's text as in the vocabulary, control tokens included ("<|im_end|>"). */
 const char *tokenizer_text(const struct tokenizer *tokenizer, uint32_t token, size_t *length);
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t token);
+/* A token of the file's type 4: its text is the token wherever it stands. */
+bool tokenizer_is_user_defined(const struct tokenizer *tokenizer, uint32_t token);
 /* Ends generation: eos, eot, and every token the file flags so. */
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token);
 /* UINT32_MAX when the model has none. */

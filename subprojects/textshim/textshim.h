@@ -9,6 +9,7 @@
 #ifndef QUIRE_TEXTSHIM_H
 #define QUIRE_TEXTSHIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,6 +42,29 @@ int textshim_template_render(const struct textshim_template *shim_template, cons
                              size_t context_length, size_t output_limit, uint64_t fuel,
                              void (*sink)(void *arg, const char *bytes, size_t length), void *arg,
                              char *message, size_t message_capacity);
+
+struct textshim_text {
+    const char *text;
+    size_t length;
+};
+
+/* Compile the template again so that its own control tokens can be told from users' text (see
+   src/mark.rs): once for each way of 0 … 2 in which they are found. *ways has a bit for each that
+   there is; a way that finds no more than the one before is left out. bos and eos as given to new.
+ */
+int textshim_template_mark(struct textshim_template *shim_template,
+                           const struct textshim_text *tokens, size_t token_count, const char *bos,
+                           size_t bos_length, const char *eos, size_t eos_length, uint32_t *ways,
+                           char *message, size_t message_capacity);
+
+/* Render in one way what textshim_template_render made of the same context. *same: it is the same
+   text, and bit i of own (bit i % 8 of byte i / 8) is set where plain[i] belongs to a control
+   token, or a piece of one, that stands in the template itself; other bits are left alone.
+   Otherwise own holds nothing of use. Any number of threads at once. */
+int textshim_template_trace(const struct textshim_template *shim_template, uint32_t way,
+                            const char *context, size_t context_length, uint64_t fuel,
+                            const char *plain, size_t plain_length, uint8_t *own, bool *same,
+                            char *message, size_t message_capacity);
 
 /* Bytes that this library's allocator gave: to templates, compiled and running, and to the values
    that contexts become while they are rendered. */

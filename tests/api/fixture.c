@@ -2,6 +2,7 @@
  */
 #include "tests/api/fixture.h"
 
+#include "api/control_guard.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/costs.h"
@@ -81,7 +82,7 @@ static void put_token(struct buffer *out, const char *bytes, size_t length, bool
     put_text(out, control ? bytes : text, control ? length : used);
 }
 
-static void put_vocabulary(struct buffer *out)
+static void put_vocabulary(struct buffer *out, bool user_defined)
 {
     put_array(out, "tokenizer.ggml.tokens", GGUF_STRING, VOCABULARY);
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -93,7 +94,9 @@ static void put_vocabulary(struct buffer *out)
                   extra_tokens[i].control);
     put_array(out, "tokenizer.ggml.token_type", GGUF_INT32, VOCABULARY);
     for (unsigned i = 0; i < VOCABULARY; i++)
-        put_u32(out, i >= TOKEN_BOS && extra_tokens[i - TOKEN_BOS].control ? 3 : 1);
+        put_u32(out, i < TOKEN_BOS || !extra_tokens[i - TOKEN_BOS].control ? 1
+                     : user_defined && i != TOKEN_BOS                      ? 4
+                                                                           : 3);
     put_array(out, "tokenizer.ggml.merges", GGUF_STRING, 1);
     put_text(out, "h i", 3);
 }
@@ -112,7 +115,7 @@ static void write_gguf(const char *path, const struct fixture_options *options)
     put_text(&out, "gpt2", 4);
     put_key(&out, "tokenizer.ggml.pre", GGUF_STRING);
     put_text(&out, "smollm", 6);
-    put_vocabulary(&out);
+    put_vocabulary(&out, options->user_defined);
     put_key(&out, "tokenizer.ggml.bos_token_id", GGUF_UINT32);
     put_u32(&out, TOKEN_BOS);
     put_key(&out, "tokenizer.ggml.eos_token_id", GGUF_UINT32);
@@ -135,6 +138,18 @@ static void must(enum status status, const struct error *error)
     CHECK(status == STATUS_OK);
 }
 
+static void open_template(struct fixture *fixture, const char *source, struct chat_template **out)
+{
+    struct error error = {0};
+    struct control_guard guard;
+    if (!source)
+        return;
+    must(control_guard_init(&guard, fixture->tokenizer, &error), &error);
+    must(chat_template_create(source, strlen(source), "<|endoftext|>", "<|im_end|>", &guard,
+                              COST_TEMPLATE_BYTES_MAX, out, &error),
+         &error);
+}
+
 static void open_tokenizer(struct fixture *fixture, const struct fixture_options *options)
 {
     struct error error = {0};
@@ -145,16 +160,8 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
     must(gguf_open(path, &fixture->gguf, &error), &error);
     unlink(path);
     must(tokenizer_create(fixture->gguf, &fixture->tokenizer, &error), &error);
-    if (options->chat_template)
-        must(chat_template_create(options->chat_template, strlen(options->chat_template),
-                                  "<|endoftext|>", "<|im_end|>", COST_TEMPLATE_BYTES_MAX,
-                                  &fixture->chat_template, &error),
-             &error);
-    if (options->tool_template)
-        must(chat_template_create(options->tool_template, strlen(options->tool_template),
-                                  "<|endoftext|>", "<|im_end|>", COST_TEMPLATE_BYTES_MAX,
-                                  &fixture->tool_template, &error),
-             &error);
+    open_template(fixture, options->chat_template, &fixture->chat_template);
+    open_template(fixture, options->tool_template, &fixture->tool_template);
 }
 
 static void open_engine(struct fixture *fixture, const struct fixture_options *options)

@@ -34,6 +34,7 @@ extern const char fixture_template_bos[]; /* the same behind {{ bos_token }} */
 
 struct fixture_options {
     bool add_bos, add_eos;
+    bool user_defined; /* <|im_start|> and <|im_end|> are user-defined tokens, not control ones */
     const char *chat_template; /* NULL: none */
     const char *tool_template; /* NULL: the same */
     uint32_t step_delay_us;

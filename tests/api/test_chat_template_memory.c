@@ -154,7 +154,7 @@ static void try_hostile(const char *source, uint64_t limit, const char *sentence
     struct chat_template *chat_template;
     struct error error = {0};
     enum status status =
-        chat_template_create(source, strlen(source), "", "", limit, &chat_template, &error);
+        chat_template_create(source, strlen(source), "", "", NULL, limit, &chat_template, &error);
     ck_assert_msg(status == STATUS_OK, "%s: %s", source, error.message);
     struct buffer out;
     buffer_init(&out, 0);
@@ -212,7 +212,7 @@ START_TEST(contexts_are_counted)
     static const char source[] = "{{ a|length }}{% for x in a %}{% set y = x %}{% endfor %}";
     struct chat_template *chat_template;
     struct error error = {0};
-    ck_assert(chat_template_create(source, strlen(source), "", "", 4 * MIB, &chat_template,
+    ck_assert(chat_template_create(source, strlen(source), "", "", NULL, 4 * MIB, &chat_template,
                                    &error) == STATUS_OK);
     for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
         struct buffer json, out;
@@ -244,7 +244,7 @@ START_TEST(usual_templates_have_enough)
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     struct chat_template *chat_template;
     struct error error = {0};
-    ck_assert(chat_template_create(source, strlen(source), "", "", 4 * MIB, &chat_template,
+    ck_assert(chat_template_create(source, strlen(source), "", "", NULL, 4 * MIB, &chat_template,
                                    &error) == STATUS_OK);
     struct buffer json, out;
     buffer_init(&json, 0);

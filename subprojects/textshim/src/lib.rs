@@ -1,5 +1,6 @@
 //! The C ABI of textshim.h. Every entry catches panics; no panic and no exception crosses into C.
 
+mod mark;
 mod memory;
 mod python;
 mod rewrite;
@@ -118,6 +119,81 @@ pub unsafe extern "C" fn textshim_template_render(
     guard(message, message_capacity, || {
         let emit = |bytes: &[u8]| sink(arg, bytes.as_ptr().cast(), bytes.len());
         (*template).render(bytes_of(context, context_length), output_limit, fuel, emit)
+    })
+}
+
+/// struct textshim_text.
+#[repr(C)]
+pub struct Text {
+    text: *const c_char,
+    length: usize,
+}
+
+/// # Safety
+/// See textshim.h.
+#[no_mangle]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn textshim_template_mark(
+    template: *mut ChatTemplate,
+    tokens: *const Text,
+    token_count: usize,
+    bos: *const c_char,
+    bos_length: usize,
+    eos: *const c_char,
+    eos_length: usize,
+    ways: *mut u32,
+    message: *mut c_char,
+    message_capacity: usize,
+) -> c_int {
+    *ways = 0;
+    guard(message, message_capacity, || {
+        let tokens = if token_count == 0 {
+            &[]
+        } else {
+            std::slice::from_raw_parts(tokens, token_count)
+        };
+        // A token that is no text cannot be in a template.
+        let texts: Vec<&str> = tokens
+            .iter()
+            .filter_map(|token| std::str::from_utf8(bytes_of(token.text, token.length)).ok())
+            .collect();
+        let (bos, eos) = (bytes_of(bos, bos_length), bytes_of(eos, eos_length));
+        *ways = (*template).mark(&texts, bos, eos)?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// See textshim.h.
+#[no_mangle]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn textshim_template_trace(
+    template: *const ChatTemplate,
+    way: u32,
+    context: *const c_char,
+    context_length: usize,
+    fuel: u64,
+    plain: *const c_char,
+    plain_length: usize,
+    own: *mut u8,
+    same: *mut bool,
+    message: *mut c_char,
+    message_capacity: usize,
+) -> c_int {
+    *same = false;
+    guard(message, message_capacity, || {
+        let own: &mut [u8] = if plain_length == 0 {
+            &mut []
+        } else {
+            std::slice::from_raw_parts_mut(own, plain_length.div_ceil(8))
+        };
+        let Some(way) = mark::WAYS.get(way as usize) else {
+            return Ok(());
+        };
+        let plain = bytes_of(plain, plain_length);
+        let context = bytes_of(context, context_length);
+        *same = (*template).trace(*way, context, fuel, plain, own)?;
+        Ok(())
     })
 }
 

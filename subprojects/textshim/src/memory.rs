@@ -73,9 +73,49 @@ impl Context {
         value.map(|value| Context(Some(value)))
     }
 
+    /// With other roles in its messages, where `other` has one.
+    pub fn with_roles(self, other: impl Fn(&str) -> Option<String>) -> Context {
+        IN_CONTEXT.set(true);
+        let changed = Context(self.0.as_ref().map(|root| replace_roles(root, other)));
+        IN_CONTEXT.set(false);
+        changed
+    }
+
     pub fn value(&self) -> Value {
         self.0.clone().unwrap_or_default()
     }
+}
+
+fn replace_roles(root: &Value, other: impl Fn(&str) -> Option<String>) -> Value {
+    let role_of = |message: &Value| {
+        let role = message.get_attr("role").ok()?;
+        other(role.as_str()?)
+    };
+    let messages = root.get_attr("messages").unwrap_or_default();
+    let Ok(list) = messages.try_iter() else {
+        return root.clone();
+    };
+    let list: Vec<Value> = list.collect();
+    if list.iter().all(|message| role_of(message).is_none()) {
+        return root.clone();
+    }
+    let with = |map: &Value, name: &str, value: Value| -> Value {
+        let keys = map.try_iter().into_iter().flatten();
+        let pairs = keys.map(|key| {
+            let item = map.get_item(&key).unwrap_or_default();
+            let item = if key.as_str() == Some(name) { value.clone() } else { item };
+            (key, item)
+        });
+        Value::from_pairs(pairs)
+    };
+    let list: Vec<Value> = list
+        .iter()
+        .map(|message| match role_of(message) {
+            Some(role) => with(message, "role", Value::from(role)),
+            None => message.clone(),
+        })
+        .collect();
+    with(root, "messages", Value::from(list))
 }
 
 impl Drop for Context {

@@ -224,7 +224,11 @@ impl Dumper<'_> {
                 c if (c as u32) < 0x20 => {
                     let _ = write!(self.out, "\\u{:04x}", c as u32);
                 }
-                c if self.ascii && !c.is_ascii() && !is_noncharacter(c as u32) => {
+                c if self.ascii
+                    && !c.is_ascii()
+                    && !is_noncharacter(c as u32)
+                    && !crate::mark::is_mark(c) =>
+                {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         let _ = write!(self.out, "\\u{unit:04x}");
                     }

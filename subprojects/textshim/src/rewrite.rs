@@ -21,42 +21,61 @@
 use std::iter::Peekable;
 use std::slice::Iter;
 
+use crate::mark::{Marks, Way};
+
 /// Operators in one tag. Real templates stay below 50; compiling is quadratic in it.
 const OPERATORS_MAX: usize = 500;
 const WORDS_MAX: usize = 2000;
 
-/// Err: a sentence.
-pub fn prepare(source: &str) -> Result<String, &'static str> {
+/// Err: a sentence. `marks`: the template's own control tokens become marks, see mark.rs.
+pub fn prepare(source: &str, marks: Option<(&Marks, Way)>) -> Result<String, &'static str> {
     let mut out = String::with_capacity(source.len());
+    let mut data = String::new();
+    let flush = |data: &mut String, out: &mut String| {
+        match marks {
+            Some((marks, way)) => out.push_str(&marks.data(data, way)),
+            None => out.push_str(data),
+        }
+        data.clear();
+    };
     let mut rest = source;
     while let Some(start) = rest.find('{') {
         let (before, tag) = rest.split_at(start);
-        out.push_str(before);
+        data.push_str(before);
         let close = match tag.as_bytes().get(1) {
             Some(b'%') => "%}",
             Some(b'{') => "}}",
             Some(b'#') => "#}",
             _ => {
-                out.push('{');
+                data.push('{');
                 rest = &tag[1..];
                 continue;
             }
         };
         let (whole, after) = tag.split_at(tag_length(tag, close));
         rest = after;
+        flush(&mut data, &mut out);
         if close == "#}" {
             out.push_str(whole);
             continue;
         }
         check_operators(whole)?;
-        out.push_str(&rewrite_tag(whole));
+        match marks.zip(tag_parts(whole)) {
+            Some(((marks, way), (open, inner, close))) => {
+                let inner = marks.tag(inner, way);
+                out.push_str(&rewrite_tag(&format!("{open}{inner}{close}")));
+            }
+            None => out.push_str(&rewrite_tag(whole)),
+        }
         if close == "%}" && statement_name(whole) == "raw" {
             let (verbatim, after) = rest.split_at(raw_length(rest));
-            out.push_str(verbatim);
+            data.push_str(verbatim);
+            flush(&mut data, &mut out);
             rest = after;
         }
     }
-    out.push_str(rest);
+    data.push_str(rest);
+    flush(&mut data, &mut out);
     Ok(out)
 }
 
@@ -171,7 +190,7 @@ fn rewrite_tag(tag: &str) -> String {
 // ---- Expressions.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+pub enum Kind {
     Space,
     Word, // a name, a keyword or a number
     Text, // quoted
@@ -179,15 +198,15 @@ enum Kind {
 }
 
 #[derive(Clone, Debug)]
-struct Token {
-    kind: Kind,
-    text: String,
+pub struct Token {
+    pub kind: Kind,
+    pub text: String,
 }
 
 const LONG_SIGNS: [&str; 6] = ["**", "//", "==", "!=", "<=", ">="];
 
 /// None when a quoted text does not end.
-fn tokens_of(source: &str) -> Option<Vec<Token>> {
+pub fn tokens_of(source: &str) -> Option<Vec<Token>> {
     let mut tokens = Vec::new();
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
@@ -274,6 +293,40 @@ fn with_characters(quoted: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+/// The characters of a quoted text, each with how it is written.
+pub fn quoted_units(quoted: &str) -> Vec<(char, &str)> {
+    let mut units = Vec::new();
+    let mut rest = &quoted[1..quoted.len() - 1];
+    while let Some(first) = rest.chars().next() {
+        let (c, length) = match rest[first.len_utf8()..].chars().next() {
+            Some(escape) if first == '\\' => escaped(&rest[1..], escape),
+            _ => (first, first.len_utf8()),
+        };
+        let (source, after) = rest.split_at(length);
+        units.push((c, source));
+        rest = after;
+    }
+    units
+}
+
+/// A character written as an escape, and the length of that with its backslash.
+fn escaped(rest: &str, escape: char) -> (char, usize) {
+    let digits = match escape {
+        'x' => 2,
+        'u' => 4,
+        'U' => 8,
+        _ => 0,
+    };
+    let code = rest.get(1..1 + digits).and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    match (escape, code.and_then(char::from_u32)) {
+        ('x' | 'u' | 'U', Some(c)) => (c, 2 + digits),
+        ('n', _) => ('\n', 2),
+        ('t', _) => ('\t', 2),
+        ('r', _) => ('\r', 2),
+        _ => (escape, 1 + escape.len_utf8()),
+    }
 }
 
 /// `for TARGETS in ITERABLE [if …] [recursive]`.

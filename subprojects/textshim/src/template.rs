@@ -15,6 +15,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueOrKwargs};
 use minijinja::{tests, AutoEscape, Environment, Error, ErrorKind, State, Value};
 
+use crate::mark::{is_mark, Marks, Way, PLAIN, WAYS};
 use crate::memory::Context;
 use crate::python;
 use crate::rewrite;
@@ -22,6 +23,7 @@ use crate::rewrite;
 pub type Clock = extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 
 const NAME: &str = "chat";
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
 const COMPILE_STACK_BYTES: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug)]
@@ -84,11 +86,33 @@ impl From<Error> for Failure {
 
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
+    clock: Clock,
+    marks: Option<Marks>,
+    marked: [Option<Environment<'static>>; WAYS.len()],
 }
 
 fn text_of<'a>(bytes: &'a [u8], what: &str) -> Result<&'a str, Failure> {
     std::str::from_utf8(bytes)
         .map_err(|_| Failure::new(FailureKind::Invalid, format!("{what} is not UTF-8")))
+}
+
+/// The stack of the compiler, which recurses, is its own: an overflow is out of reach of what `prepare` lets by.
+fn compile_in(
+    mut environment: Environment<'static>,
+    source: String,
+) -> Result<Environment<'static>, Failure> {
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .stack_size(COMPILE_STACK_BYTES)
+            .spawn_scoped(scope, move || {
+                environment.add_template_owned(NAME, source)?;
+                Ok(environment)
+            })
+            .map_err(|_| Failure::new(FailureKind::Limit, "no thread to compile on"))?
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn environment_new(bos: &str, eos: &str, clock: Clock) -> Result<Environment<'static>, Failure> {
@@ -202,23 +226,65 @@ impl ChatTemplate {
         eos: &[u8],
         clock: Clock,
     ) -> Result<ChatTemplate, Failure> {
-        let source = rewrite::prepare(text_of(source, "the template")?)
-            .map_err(|sentence| Failure::new(FailureKind::Invalid, sentence))?;
+        let source = text_of(source, "the template")?.to_string();
+        let prepared = prepare(&source, None)?;
         let bos = text_of(bos, "the bos text")?;
         let eos = text_of(eos, "the eos text")?;
-        let mut environment = environment_new(bos, eos, clock)?;
-        // The compiler recurses: on its own stack an overflow is out of reach of what `prepare` lets by.
-        std::thread::scope(|scope| {
-            std::thread::Builder::new()
-                .stack_size(COMPILE_STACK_BYTES)
-                .spawn_scoped(scope, move || {
-                    environment.add_template_owned(NAME, source)?;
-                    Ok(ChatTemplate { environment })
-                })
-                .map_err(|_| Failure::new(FailureKind::Limit, "no thread to compile on"))?
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let environment = compile_in(environment_new(bos, eos, clock)?, prepared)?;
+        let marked = [const { None }; WAYS.len()];
+        Ok(ChatTemplate { environment, source, clock, marks: None, marked })
+    }
+
+    /// Compiles again, once for each way in which the template's own control tokens may be found. A way that marks
+    /// nothing that the one before it does not is left out. Returns which there are, a bit for each.
+    pub fn mark(&mut self, texts: &[&str], bos: &[u8], eos: &[u8]) -> Result<u32, Failure> {
+        let marks = Marks::new(texts)
+            .ok_or_else(|| Failure::new(FailureKind::Invalid, "too many control tokens"))?;
+        let (bos, eos) = (text_of(bos, "the bos text")?, text_of(eos, "the eos text")?);
+        let mut before = prepare(&self.source, None)?;
+        let mut found = 0;
+        for way in WAYS {
+            let prepared = prepare(&self.source, Some((&marks, way)))?;
+            let variables = way == Way::Whole
+                && (self.source.contains("bos_token") || self.source.contains("eos_token"));
+            let roles = ROLES.iter().any(|role| marks.word(role, way).is_some());
+            if prepared == before && !variables && !roles {
+                continue;
+            }
+            before.clone_from(&prepared);
+            let (own_bos, own_eos) = (marks.data(bos, way), marks.data(eos, way));
+            let mut environment = environment_new(&own_bos, &own_eos, self.clock)?;
+            environment.add_global(format!("{PLAIN}bos_token"), Value::from(bos));
+            environment.add_global(format!("{PLAIN}eos_token"), Value::from(eos));
+            self.marked[way as usize] = Some(compile_in(environment, prepared)?);
+            found |= 1 << way as u32;
+        }
+        self.marks = Some(marks);
+        Ok(found)
+    }
+
+    /// Renders in one way what was rendered as `plain`, and sets bit i of `own` where plain[i] is the template's own. False
+    /// when the two are not the same text; then nothing is known, whatever was set.
+    pub fn trace(
+        &self,
+        way: Way,
+        context: &[u8],
+        fuel: u64,
+        plain: &[u8],
+        own: &mut [u8],
+    ) -> Result<bool, Failure> {
+        let (Some(environment), Some(marks)) = (&self.marked[way as usize], &self.marks) else {
+            return Ok(false);
+        };
+        let context = Context::read(context)
+            .ok_or_else(|| Failure::new(FailureKind::Invalid, "the context is not JSON"))?
+            .with_roles(|role| marks.word(role, way));
+        let mut environment = environment.clone();
+        environment.set_fuel(Some(fuel));
+        let template = environment.get_template(NAME)?;
+        let mut writer = Follower { marks, plain, own, at: 0 };
+        let followed = template.render_captured_to(context.value(), &mut writer).is_ok();
+        Ok(followed && writer.at == plain.len())
     }
 
     pub fn render(
@@ -240,6 +306,44 @@ impl ChatTemplate {
             return Err(Failure::new(FailureKind::Limit, "the template prints too much"));
         }
         Ok(result?)
+    }
+}
+
+fn prepare(source: &str, marks: Option<(&Marks, Way)>) -> Result<String, Failure> {
+    rewrite::prepare(source, marks)
+        .map_err(|sentence| Failure::new(FailureKind::Invalid, sentence))
+}
+
+/// Compares what is written with `plain`, marks with what they stand for.
+struct Follower<'a> {
+    marks: &'a Marks,
+    plain: &'a [u8],
+    own: &'a mut [u8],
+    at: usize,
+}
+
+impl io::Write for Follower<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let differs = || io::Error::other("another text");
+        for c in std::str::from_utf8(bytes).map_err(|_| differs())?.chars() {
+            let own = is_mark(c);
+            let mut bytes = [0; 4];
+            let c = if own { self.marks.plain(c).ok_or_else(differs)? } else { c };
+            let text = c.encode_utf8(&mut bytes).as_bytes();
+            if !self.plain[self.at..].starts_with(text) {
+                return Err(differs());
+            }
+            let end = self.at + text.len();
+            for at in self.at..if own { end } else { self.at } {
+                self.own[at / 8] |= 1 << (at % 8);
+            }
+            self.at = end;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
