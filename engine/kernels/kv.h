@@ -38,7 +38,7 @@ struct kv_layout {
 };
 
 /* Asks for the keys and values of one page, layer and head, into a core's own cache. */
-void kv_fetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head);
+void kv_prefetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head);
 
 const char *kv_type_name(enum kv_type type);
 /* false: no such name. */

@@ -32,7 +32,7 @@
 static const char *const NAMES[KV_TYPES] = {
     [KV_F16] = "f16", [KV_F32] = "f32", [KV_BF16] = "bf16", [KV_Q8_0] = "q8_0", [KV_Q4_0] = "q4_0"};
 
-void kv_fetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head)
+void kv_prefetch(const struct kv_layout *kv, uint32_t page, uint32_t layer, uint32_t kv_head)
 {
     const uint8_t *plane = kv_plane(kv, page, layer, kv_head, false);
     for (uint64_t at = 0; at < 2 * kv->plane_bytes; at += 64) /* the values follow the keys */

@@ -83,7 +83,12 @@ static inline __attribute__((always_inline)) void move_chunk_row(enum tensor_for
         const bool planes = f == FIELD_HIGH && of->weights == WEIGHTS_NIBBLES;
         for (uint32_t b = 0; b < blocks; b++) {
             uint8_t *unit = file + b * of->info.block_bytes + field.at;
-            for (uint32_t i = 0; i < field.units; i++) {
+            uint32_t i = 0;
+            for (; field.width == 4 && !has_high && i < field.units; i++, unit += 4, at += 64) {
+                uint8_t *place = chunk + at + row * 4; /* most of a matrix */
+                memcpy(in ? place : unit, in ? unit : place, 4);
+            }
+            for (; i < field.units; i++) {
                 uint64_t offset = at;
                 if (lines)
                     offset = 64 * (uint64_t)repack_line(format, blocks, (uint32_t)(at / 64));

@@ -10,7 +10,8 @@
 #define QUIRE_ENGINE_MODEL_ARCHITECTURE_H
 
 #include "base/limits.h"
-#include "engine/model/model.h"
+#include "engine/model/config.h"
+#include "engine/model/gguf.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -4,8 +4,9 @@
 #ifndef QUIRE_ENGINE_MODEL_BACKENDS_H
 #define QUIRE_ENGINE_MODEL_BACKENDS_H
 
+#include "engine/batch.h"
 #include "engine/model/architecture.h"
-#include "engine/model/model.h"
+#include "engine/model/config.h"
 #include "engine/model/weights.h"
 
 #include <stdint.h>

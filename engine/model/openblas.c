@@ -13,7 +13,7 @@
 #include "base/checksum.h"
 #include "base/limits.h"
 #include "engine/model/backends.h"
-#include "engine/model/kv_groups.h"
+#include "engine/model/layer_groups.h"
 #include "engine/model/memory.h"
 #include "engine/model/weights.h"
 
@@ -92,7 +92,7 @@ static uint64_t carve(struct openblas *model, const struct model_details *detail
 
 static uint64_t page_floats(const struct model_config *config, uint32_t page_size)
 {
-    return 2ull * kv_groups_of(config).layers * config->kv_heads * page_size * config->head_dim;
+    return 2ull * layer_groups_of(config).layers * config->kv_heads * page_size * config->head_dim;
 }
 
 void openblas_sizes(const struct model_details *details, const struct backend_options *options,
@@ -101,7 +101,7 @@ void openblas_sizes(const struct model_details *details, const struct backend_op
     struct openblas model = {0};
     out->scratch =
         memory_map_bytes(carve(&model, details, options, NULL) * sizeof(float)) + sizeof model;
-    out->groups = kv_groups_of(&details->config).groups;
+    out->groups = layer_groups_of(&details->config).groups;
     out->page = page_floats(&details->config, options->page_size) * sizeof(float);
 }
 
@@ -292,13 +292,13 @@ static void run_layer(struct openblas *model)
         workers_run(model->workers, attend_run, model);
     }
     project(model, &weights->output, model->attended, weights->post_attention_norm);
-    norm_all(model, weights->feed_norm);
+    norm_all(model, weights->ffn_norm);
     multiply(model, &weights->gate, model->normed, rows, false, model->gate);
     multiply(model, &weights->up, model->normed, rows, false, model->up);
     uint64_t values = (uint64_t)rows * model->details.config.feed_forward;
     for (uint64_t i = 0; i < values; ++i)
         model->gate[i] = activate(model, model->gate[i]) * model->up[i];
-    project(model, &weights->down, model->gate, weights->post_feed_norm);
+    project(model, &weights->down, model->gate, weights->post_ffn_norm);
 }
 
 /* ---- The backend's operations ---- */
@@ -415,7 +415,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
     if (model == NULL)
         return error_set(error, STATUS_IO, NULL, "no memory for the backend");
     model->details = *start->details;
-    kv_groups_places(start->details, model->places);
+    layer_groups_places(start->details, model->places);
     model->workers = options->workers;
     model->context = options->context;
     struct weights_loader loader = {start->gguf,        start->details, options->kernels,
@@ -446,7 +446,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
         .page_count = options->page_count,
         .page_size = options->page_size,
         .page_bytes = model->page_floats * sizeof(float),
-        .groups = kv_groups_of(&start->details->config).groups,
+        .groups = layer_groups_of(&start->details->config).groups,
         .max_batch_rows = options->max_batch_rows,
         .max_sequences = options->max_sequences,
         .logits_rows_max = options->logits_rows_max,

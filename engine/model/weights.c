@@ -62,13 +62,13 @@ static const struct rule layer_rules[] = {
     {"attn_output.weight", WIDTH, QUERIES, PLACE(output)},
     {"post_attention_norm.weight", .columns = WIDTH, .with = FEATURE_POST_NORMS,
      PLACE(post_attention_norm)},
-    {"ffn_norm.weight", .columns = WIDTH, PLACE(feed_norm)},
+    {"ffn_norm.weight", .columns = WIDTH, PLACE(ffn_norm)},
     {"ffn_gate.weight", FEED, WIDTH, .without = FEATURE_FUSED_GATE_UP, PLACE(gate)},
     {"ffn_up.weight", FEED, WIDTH, .without = FEATURE_FUSED_GATE_UP, PLACE(up)},
     {"ffn_up.weight", FEED, WIDTH, NOTHING, FEED_TWICE, FEATURE_FUSED_GATE_UP, PLACE(gate)},
     {"ffn_up.weight", FEED, WIDTH, FEED, FEED_TWICE, FEATURE_FUSED_GATE_UP, PLACE(up)},
     {"ffn_down.weight", WIDTH, FEED, PLACE(down)},
-    {"post_ffw_norm.weight", .columns = WIDTH, .with = FEATURE_POST_NORMS, PLACE(post_feed_norm)},
+    {"post_ffw_norm.weight", .columns = WIDTH, .with = FEATURE_POST_NORMS, PLACE(post_ffn_norm)},
 };
 #define RULE_COUNT (sizeof layer_rules / sizeof layer_rules[0])
 

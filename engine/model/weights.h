@@ -15,15 +15,15 @@
 #include <stdint.h>
 
 struct layer_weights {
-    struct repacked_matrix q;                    /* [heads·head_dim][embedding] */
-    struct repacked_matrix k, v;                 /* [kv_heads·head_dim][embedding] */
-    struct repacked_matrix output;               /* [embedding][heads·head_dim] */
-    struct repacked_matrix gate, up;             /* [feed_forward][embedding] */
-    struct repacked_matrix down;                 /* [embedding][feed_forward] */
-    float *attention_norm, *feed_norm;           /* [embedding] */
-    float *post_attention_norm, *post_feed_norm; /* [embedding] or NULL */
-    float *q_norm, *k_norm;                      /* [head_dim] or NULL */
-    float *q_bias, *k_bias, *v_bias;             /* as the matrices' rows, or NULL */
+    struct repacked_matrix q;                   /* [heads·head_dim][embedding] */
+    struct repacked_matrix k, v;                /* [kv_heads·head_dim][embedding] */
+    struct repacked_matrix output;              /* [embedding][heads·head_dim] */
+    struct repacked_matrix gate, up;            /* [feed_forward][embedding] */
+    struct repacked_matrix down;                /* [embedding][feed_forward] */
+    float *attention_norm, *ffn_norm;           /* [embedding] */
+    float *post_attention_norm, *post_ffn_norm; /* [embedding] or NULL */
+    float *q_norm, *k_norm;                     /* [head_dim] or NULL */
+    float *q_bias, *k_bias, *v_bias;            /* as the matrices' rows, or NULL */
 };
 
 enum weights_form {

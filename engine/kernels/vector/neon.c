@@ -37,7 +37,7 @@ INLINE int32x4_t dot_bytes(int32x4_t sum, int8x16_t weights, int8x16_t x, const 
 
 /* The i-th lane to multiply: two neighbours, whose activations are in one register, then those
    that share their lines. */
-INLINE int lane_order(const enum panel_weights weights, const int i)
+INLINE int byte_lane_order(const enum panel_weights weights, const int i)
 {
     return weights == PANEL_NIBBLES ? i % 4 / 2 * 4 + i / 4 * 2 + i % 2 : i;
 }
@@ -65,7 +65,7 @@ INLINE void dot_lanes(const int rows, const struct tile_kind kind, const int par
         high[r] = low[r] = vi_set1(0);
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) {
-        const int j = lane_order(kind.weights, first + i);
+        const int j = byte_lane_order(kind.weights, first + i);
         const vi w = lane_bytes(kind, q, b, parity, j, 4 * output);
         const int8x16_t even = vreinterpretq_s8_s32(w.low), odd = vreinterpretq_s8_s32(w.high);
 #pragma GCC unroll 4

@@ -1,6 +1,7 @@
 /* Model files that are right, wrong and unknown: what model_describe says about them. */
 #include "base/limits.h"
-#include "engine/model/kv_groups.h"
+#include "engine/model/layer_groups.h"
+#include "engine/model/model.h"
 #include "tests/engine/model/made_up.h"
 
 #include <check.h>
@@ -84,12 +85,12 @@ static void check_groups(const struct model_details *details)
     static bool taken[KV_GROUPS_MAX][LIMIT_LAYERS];
     static struct kv_place places[LIMIT_LAYERS];
     const struct model_config *config = &details->config;
-    struct model_groups model = kv_groups_of(config);
+    struct model_groups model = layer_groups_of(config);
     const struct kv_groups *groups = &model.groups;
     memset(taken, 0, sizeof taken);
     ck_assert_uint_le(groups->count, KV_GROUPS_MAX);
     ck_assert_uint_eq(groups->window[0], 0);
-    kv_groups_places(details, places);
+    layer_groups_places(details, places);
     for (uint32_t layer = 0; layer < config->layers; ++layer) {
         struct kv_place place = places[layer];
         ck_assert_uint_lt(place.group, groups->count);
@@ -139,7 +140,7 @@ START_TEST(test_groups)
         made_up_write(&spec, path);
         ck_assert(gguf_open(path, &gguf, &error) == STATUS_OK);
         ck_assert(model_details_read(gguf, &details, &error) == STATUS_OK);
-        struct model_groups model = kv_groups_of(&details.config);
+        struct model_groups model = layer_groups_of(&details.config);
         ck_assert_msg(model.groups.count == wanted[i].groups && model.layers == wanted[i].places,
                       "%s with %u layers: %u groups of %u", spec.family, spec.layers,
                       model.groups.count, model.layers);

@@ -1,5 +1,11 @@
-/* See kv_groups.h. */
-#include "engine/model/kv_groups.h"
+/*
+ * How a model's layers divide into groups that a page holds the keys and values of.
+ *
+ * The division is a function of three numbers (layers, those with a window, the window), so that the
+ * planner has it without a file. Every layer has exactly one place; the groups that see all come
+ * first, since the prefix index takes parents from group 0. Any thread; nothing is kept.
+ */
+#include "engine/model/layer_groups.h"
 
 #include "base/check.h"
 
@@ -36,15 +42,15 @@ struct model_groups model_groups_of(uint32_t layers, uint32_t window_layers, uin
     return out;
 }
 
-struct model_groups kv_groups_of(const struct model_config *config)
+struct model_groups layer_groups_of(const struct model_config *config)
 {
     return model_groups_of(config->layers, config->window_layers, config->window);
 }
 
-void kv_groups_places(const struct model_details *details, struct kv_place *places)
+void layer_groups_places(const struct model_details *details, struct kv_place *places)
 {
     const struct model_config *config = &details->config;
-    struct model_groups groups = kv_groups_of(config);
+    struct model_groups groups = layer_groups_of(config);
     bool whole = groups.groups.count == 1;
     /* The next place of each kind, counted through the groups. */
     uint32_t full = 0, local = config->layers - config->window_layers;
