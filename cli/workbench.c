@@ -80,7 +80,8 @@ enum status workbench_open(const struct settings *settings, const struct workben
     if (status == STATUS_OK)
         status = workers_create(settings->threads, &out->workers, error);
     if (status == STATUS_OK)
-        status = gguf_open(settings->model_path, &out->gguf, error);
+        status =
+            gguf_open_within(settings->model_path, plan_header_bytes(settings), &out->gguf, error);
     if (status == STATUS_OK)
         status = model_describe(out->gguf, &out->config, error);
     if (status == STATUS_OK)

@@ -8,21 +8,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "VmRSS: 1234 kB" of /proc/self/status in bytes; 0 when it cannot be read. */
-static uint64_t process_bytes(const char *name)
+/* "VmRSS: 1234 kB" of /proc/self/status in bytes; null when it cannot be read. */
+static void write_process_bytes(const char *name, struct buffer *out)
 {
     FILE *file = fopen("/proc/self/status", "re");
-    if (!file)
-        return 0;
     char line[256];
     unsigned long long kib = 0;
+    bool found = false;
     size_t length = strlen(name);
-    while (fgets(line, sizeof line, file)) {
-        if (!strncmp(line, name, length) && sscanf(line + length, ": %llu kB", &kib) == 1)
-            break;
-    }
-    fclose(file);
-    return (uint64_t)kib * 1024;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = !strncmp(line, name, length) && sscanf(line + length, ": %llu kB", &kib) == 1;
+    if (file)
+        fclose(file);
+    if (found)
+        buffer_appendf(out, "%llu", kib * 1024);
+    else
+        buffer_append_text(out, "null");
 }
 
 uint64_t memory_account_used(const struct budget *budget, enum budget_account account)
@@ -81,10 +82,11 @@ static void write_swap(const struct engine_metrics *metrics, struct buffer *out)
 
 void memory_report(const struct runtime *runtime, struct buffer *out)
 {
-    buffer_appendf(out,
-                   "{\"budget_bytes\":%" PRIu64 ",\"resident_bytes\":%" PRIu64
-                   ",\"resident_peak_bytes\":%" PRIu64,
-                   runtime->budget.total_bytes, process_bytes("VmRSS"), process_bytes("VmHWM"));
+    buffer_appendf(
+        out, "{\"budget_bytes\":%" PRIu64 ",\"resident_bytes\":", runtime->budget.total_bytes);
+    write_process_bytes("VmRSS", out);
+    buffer_append_text(out, ",\"resident_peak_bytes\":");
+    write_process_bytes("VmHWM", out);
     write_accounts(&runtime->budget, out);
     write_pages(runtime, out);
     write_swap(engine_metrics(runtime->engine), out);

@@ -267,15 +267,17 @@ static void write_budget(struct writer *writer, const struct budget *budget)
           (double)budget->total_bytes);
 }
 
-static unsigned open_descriptors(void)
+/* Below 0: /proc cannot be read. */
+static int open_descriptors(void)
 {
     DIR *directory = opendir("/proc/self/fd");
-    unsigned count = 0;
-    while (directory && readdir(directory))
+    int count = 0;
+    if (!directory)
+        return -1;
+    while (readdir(directory))
         count++;
-    if (directory)
-        closedir(directory);
-    return count > 3 ? count - 3 : 0; /* ".", ".." and the directory itself */
+    closedir(directory);
+    return count - 3; /* ".", ".." and the directory itself */
 }
 
 static void write_process(struct writer *writer, const struct metrics_view *view)
@@ -284,17 +286,19 @@ static void write_process(struct writer *writer, const struct metrics_view *view
     getrusage(RUSAGE_SELF, &usage);
     double seconds = (double)usage.ru_utime.tv_sec + (double)usage.ru_stime.tv_sec +
                      (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+    /* What /proc does not tell is left out: 0 would be a figure. */
     unsigned long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "re");
-    if (file) {
-        if (fscanf(file, "%*u %llu", &pages) != 1)
-            pages = 0;
+    bool resident = file && fscanf(file, "%*u %llu", &pages) == 1;
+    if (file)
         fclose(file);
-    }
+    int descriptors = open_descriptors();
     plain(writer, "process_cpu_seconds_total", "counter", "CPU time of the process.", seconds);
-    plain(writer, "process_resident_memory_bytes", "gauge", "Resident memory.",
-          (double)pages * (double)sysconf(_SC_PAGESIZE));
-    plain(writer, "process_open_fds", "gauge", "Open file descriptors.", open_descriptors());
+    if (resident)
+        plain(writer, "process_resident_memory_bytes", "gauge", "Resident memory.",
+              (double)pages * (double)sysconf(_SC_PAGESIZE));
+    if (descriptors >= 0)
+        plain(writer, "process_open_fds", "gauge", "Open file descriptors.", descriptors);
     plain(writer, "process_start_time_seconds", "gauge", "Start, in seconds since 1970.",
           (double)view->start_unix_s);
 }

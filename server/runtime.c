@@ -384,7 +384,8 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     if (status == STATUS_OK)
         status = workers_create(settings->threads, &runtime->workers, error);
     if (status == STATUS_OK)
-        status = gguf_open(settings->model_path, &runtime->gguf, error);
+        status = gguf_open_within(settings->model_path, plan_header_bytes(settings), &runtime->gguf,
+                                  error);
     if (status == STATUS_OK)
         status = model_describe(runtime->gguf, &runtime->config, error);
     if (status == STATUS_OK)

@@ -23,10 +23,16 @@
 #define MEMORY_MOST ((uint64_t)1 << 60) /* where looking for a budget ends */
 #define CONNECTIONS_DEFAULT 1024u
 #define CONNECTIONS_LEAST 64u
+#define HEADER_LEAST_BYTES (32 * MIB) /* with a budget too small for any model: it is told so */
 
 static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 {
     return max_u64(least, min_u64(value, most));
+}
+
+uint64_t plan_header_bytes(const struct settings *settings)
+{
+    return max_u64(settings->memory_bytes / 2, HEADER_LEAST_BYTES);
 }
 
 /* A tenth of the memory at most goes to connections that may never ask anything. */

@@ -84,6 +84,10 @@ uint64_t plan_pages(const struct plan *plan, uint64_t count, uint64_t tokens);
 uint64_t plan_least_bytes(const struct plan_model *model, const struct settings *settings,
                           uint64_t count, uint64_t tokens);
 
+/* What the model file's header may take while it is read, before anything else of it is known: half
+   the budget, which only a hostile file comes near to. */
+uint64_t plan_header_bytes(const struct settings *settings);
+
 /* Connections that a budget allows when --max-connections is not given. */
 unsigned plan_connections(uint64_t total_bytes);
 

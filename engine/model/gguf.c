@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/limits.h"
+#include "base/minmax.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -57,13 +58,15 @@ struct part {
     uint8_t *header; /* file bytes [0, header_bytes) */
     uint64_t header_bytes;
     uint64_t header_capacity;
-    uint64_t position; /* parsing is here */
+    uint64_t header_limit; /* what header_capacity may become */
+    uint64_t position;     /* parsing is here */
     uint32_t alignment;
 };
 
 struct gguf {
     struct part *parts;
     uint32_t part_count;
+    uint64_t header_limit; /* of all parts' headers together */
     uint32_t version;
     struct entry *entries; /* in file order, first part only */
     uint32_t entry_count;
@@ -154,19 +157,21 @@ static enum status part_need(struct part *part, uint64_t length, const char *wha
         return error_set(error, STATUS_INVALID, NULL,
                          "the model file ends within %s (at byte %" PRIu64 " of %" PRIu64 ")", what,
                          part->position, part->file_bytes);
-    if (length > HEADER_BYTES_MAX - part->position)
-        return error_set(error, STATUS_INVALID, NULL, "the model file's header is too large, at %s",
-                         what);
+    if (length > part->header_limit || part->position > part->header_limit - length) {
+        char limit[24];
+        return error_set(error, STATUS_INVALID, "memory",
+                         "the model file's header is larger than the %s that the memory budget "
+                         "leaves for it, at %s",
+                         bytes_format(part->header_limit, limit), what);
+    }
     uint64_t end = part->position + length;
     if (end <= part->header_bytes)
         return STATUS_OK;
     uint64_t target = bytes_align(end, PIECE_BYTES);
-    if (target > part->file_bytes)
-        target = part->file_bytes;
+    target = max_u64(end, min_u64(target, min_u64(part->file_bytes, part->header_limit)));
     if (target > part->header_capacity) {
         uint64_t capacity = part->header_capacity + part->header_capacity / 2;
-        if (capacity < target)
-            capacity = target;
+        capacity = max_u64(min_u64(capacity, part->header_limit), target);
         uint8_t *header = realloc(part->header, capacity);
         if (header == NULL)
             return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
@@ -701,7 +706,11 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
                               struct error *error)
 {
     struct part *part = &gguf->parts[part_index];
+    uint64_t held = 0; /* by the parts before */
+    for (uint32_t i = 0; i < part_index; ++i)
+        held += gguf->parts[i].header_capacity;
     enum status status = part_open(part, path, error);
+    part->header_limit = gguf->header_limit - held;
     if (status != STATUS_OK)
         return status;
     uint64_t tensor_count = 0, key_count = 0;
@@ -822,6 +831,12 @@ static enum status parse_all(struct gguf *gguf, const char *path, struct error *
 
 enum status gguf_open(const char *path, struct gguf **out, struct error *error)
 {
+    return gguf_open_within(path, HEADER_BYTES_MAX, out, error);
+}
+
+enum status gguf_open_within(const char *path, uint64_t header_bytes, struct gguf **out,
+                             struct error *error)
+{
     *out = NULL;
     struct gguf *gguf = calloc(1, sizeof *gguf);
     struct part *parts = calloc(1, sizeof *parts);
@@ -831,6 +846,7 @@ enum status gguf_open(const char *path, struct gguf **out, struct error *error)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
     }
     parts->fd = -1;
+    gguf->header_limit = min_u64(header_bytes, HEADER_BYTES_MAX);
     gguf->parts = parts;
     gguf->part_count = 1;
     enum status status = parse_all(gguf, path, error);

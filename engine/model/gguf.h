@@ -50,6 +50,10 @@ struct gguf_tensor {
 
 /* Split files: if the file is the first of `…-00001-of-0000N.gguf`, the others are opened too. */
 enum status gguf_open(const char *path, struct gguf **out, struct error *error);
+/* As gguf_open; the headers of all parts together take at most `header_bytes` of memory, else
+   STATUS_INVALID (param "memory"). */
+enum status gguf_open_within(const char *path, uint64_t header_bytes, struct gguf **out,
+                             struct error *error);
 void gguf_close(struct gguf *gguf);
 
 /* Bytes of memory the header holds (for the budget), and the file's size. */

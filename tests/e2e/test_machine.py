@@ -19,6 +19,9 @@ PLAN = [harness.BINARY, "plan", "--layers", "4", "--kv-heads", "2", "--head-dim"
         "--log-level", "info"]
 
 
+NO_PROC = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+
+
 def machine_line(command):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=harness.patience(60), stdin=subprocess.DEVNULL)
     found = re.search(r"machine: .*", done.stdout + done.stderr)
@@ -97,8 +100,18 @@ def test_lxc_and_no_proc(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 2097152 kB\nMemAvailable: 1048576 kB\n")
     lxc = ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /proc/meminfo && exec "$@"', tmp_path / "meminfo", *PLAN]
     assert "the machine: 2.0 GiB, of which others hold" in machine_line(lxc)
-    no_proc = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh", *PLAN]
-    assert "the machine: " in machine_line(no_proc)
+    assert "the machine: " in machine_line(NO_PROC + PLAN)
+
+
+@pytest.mark.skipif(not may_mount(), reason="no mount namespace may be made")
+def test_what_proc_does_not_tell_is_absent():
+    figures = {"process_open_fds", "process_resident_memory_bytes"}
+    for launcher in (None, lambda command: NO_PROC + command):
+        with harness.started(model=harness.tiny(), launcher=launcher) as server:
+            names = {sample.name for sample in server.metrics().samples}
+            report = server.get("/debug/memory").json
+            assert names & figures == (set() if launcher else figures)
+            assert (report["resident_bytes"] is None) == (report["resident_peak_bytes"] is None) == bool(launcher)
 
 
 def test_more_than_the_machine_has_is_a_warning():

@@ -748,6 +748,36 @@ START_TEST(test_values_for_people)
 }
 END_TEST
 
+/* A header larger than what it may take is refused while it is read, with the number. */
+START_TEST(test_header_within_a_budget)
+{
+    struct gguf_writer writer;
+    struct gguf *gguf;
+    struct error error;
+    char text[1 << 16], path[64];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    write_sample(&writer);
+    for (unsigned i = 0; i < 64; i++) { /* 4 MiB */
+        snprintf(path, sizeof path, "key%u", i);
+        add_string(&writer, path, text);
+    }
+    struct buffer bytes;
+    int fd;
+    gguf_writer_join(&writer, &bytes);
+    memory_file(bytes.data, bytes.length, &fd, path);
+    ck_assert_int_eq(gguf_open_within(path, 5 << 20, &gguf, &error), STATUS_OK);
+    ck_assert_uint_le(gguf_memory_bytes(gguf), (5 << 20) + (64 << 10));
+    gguf_close(gguf);
+    ck_assert_int_eq(gguf_open_within(path, 3 << 20, &gguf, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "memory");
+    ck_assert_ptr_nonnull(strstr(error.message, "3.0 MiB"));
+    close(fd);
+    buffer_deinit(&bytes);
+    gguf_writer_deinit(&writer);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("gguf");
@@ -767,6 +797,7 @@ int main(void)
     tcase_add_test(tests, test_split_files);
     tcase_add_test(tests, test_later_parts_are_checked);
     tcase_add_test(tests, test_values_for_people);
+    tcase_add_test(tests, test_header_within_a_budget);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
