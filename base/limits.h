@@ -12,6 +12,8 @@
 #define LIMIT_STALL_SECONDS 30            /* then a stalled reader is dropped */
 #define LIMIT_HEAD_SECONDS 10             /* request line and headers must be there by then */
 #define LIMIT_BODY_SECONDS 30             /* and the body by then */
+#define LIMIT_LINGER_SECONDS 2            /* a refused client may go on sending for so long */
+#define LIMIT_LINGERING 32                /* of them at once; others are reset */
 #define LIMIT_KEEPALIVE_SECONDS 5         /* silence on a stream before a comment is sent */
 #define LIMIT_IDLE_SECONDS 75             /* a kept-alive connection without a request */
 #define LIMIT_DRAIN_IDLE_SECONDS 2        /* the same while draining: one may be under way */

@@ -2,6 +2,7 @@
 #include "cli/program.h"
 
 #include "base/bytes.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "cli/inspect.h"
 #include "cli/options.h"
@@ -33,7 +34,8 @@ static void tune_allocator(void)
 /* One descriptor per connection and some more: as many as the system gives. */
 static void fit_descriptors(struct settings *settings)
 {
-    const unsigned others = 96; /* files, the library's own, connections over the limit */
+    /* files, the library's own, connections over the limit and those that linger */
+    const unsigned others = 96 + LIMIT_LINGERING;
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit))
         return;

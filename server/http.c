@@ -2,8 +2,8 @@
  * The HTTP server's life and the library's callbacks: see http.h and http_request.h.
  *
  * The library may hold 32 connections more than are served, so that those over the limit (when all
- * are busy: an idle one gives way) get an honest 503 instead of waiting in the backlog. Timeouts
- * are the watcher's; the library's are off.
+ * have requests: else one is closed for them) get an honest 503 instead of waiting in the backlog.
+ * Timeouts are the watcher's; the library's are off. Heads and chunks are read by http_framing.c.
  */
 #include "server/http.h"
 
@@ -20,6 +20,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -85,7 +86,7 @@ static void take_framing(struct request *r)
     const struct framing *framing = &r->owner->framing;
     if (!framing->status)
         return;
-    r->closing = true;
+    r->closing = r->owner->lingers = true;
     if (r->refusal_status)
         return;
     r->refusal_status = framing->status;
@@ -103,7 +104,7 @@ static enum MHD_Result begin_request(struct request *r)
     uint64_t length = r->head->content_length;
     bool body = length || r->head->chunked;
     if (r->refusal_status && body && (http_header(r, "Expect") || length > DISCARD_BYTES)) {
-        r->closing = true;
+        r->closing = r->owner->lingers = true;
         return http_reply_plain(r);
     }
     r->discard = r->refusal_status || !r->route || r->route->reply;
@@ -318,6 +319,9 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **s
     if (owner->request)
         end_request(owner->request, MHD_REQUEST_TERMINATED_WITH_ERROR);
     watcher_remove(server->watcher, owner->watch_id);
+    int rest = owner->lingers ? fcntl(owner->framing.fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (rest >= 0)
+        watcher_linger(server->watcher, rest);
     framing_close(&owner->framing);
     free(owner);
 }

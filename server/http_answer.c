@@ -192,7 +192,7 @@ static void end_stream(struct request *r)
     r->stream_end = STREAM_ENDED;
 }
 
-/* Enter what a laggard's buffer holds beyond its share; false when there is no room for it. */
+/* Enter what a slow client's buffer holds beyond its share; false when there is no room for it. */
 static bool charge_out(struct request *r)
 {
     size_t wanted = r->out.capacity > OUT_SHARE_BYTES ? r->out.capacity : 0;

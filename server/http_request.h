@@ -66,6 +66,7 @@ struct connection {
     uint64_t watch_id;
     struct framing framing;
     struct request *request; /* or NULL: none is begun. Fixed in WATCH_BODY */
+    bool lingers;            /* answered and closed before all was read */
     atomic_bool expired;     /* the watcher answered 408 */
 };
 

@@ -2,8 +2,8 @@
  * Routes: which path means what, who may take it, and the answers that need no engine.
  *
  * A refusal is decided on the head alone. If a body follows it is read and thrown away first, so
- * that the answer does not get lost in a connection reset; not if the client waits for 100
- * (Continue) or announces more than we would ever read.
+ * that the connection can go on; not if the client waits for 100 (Continue) or announces more than
+ * we would ever read: then it is answered at once, and the connection lingers (watcher_linger).
  */
 #include "server/http_request.h"
 

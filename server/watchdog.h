@@ -19,7 +19,7 @@
 
 struct watchdog {
     /* fixed after start */
-    uint64_t patience_ns; /* 0: never barks */
+    uint64_t patience_ns; /* 0: never fires */
     uint64_t progress;    /* the observer's */
     /* atomics */
     atomic_uint_fast64_t since_ns; /* of the last progress; 0: none seen yet */

@@ -40,6 +40,12 @@ struct watched {
     uint32_t next_free;
 };
 
+/* A socket of a connection that was answered and closed: see watcher_linger. */
+struct lingering {
+    int fd; /* -1: free */
+    uint64_t deadline_ns;
+};
+
 struct watcher {
     /* fixed after start */
     struct watcher_callbacks callbacks;
@@ -56,6 +62,8 @@ struct watcher {
     uint64_t dropped_count;
     bool draining;
     bool stop;
+    struct lingering lingering[LIMIT_LINGERING];
+    unsigned lingering_count;
 };
 
 static struct watched *watched_of(struct watcher *watcher, uint64_t id)
@@ -179,14 +187,54 @@ static void check_slot(struct watcher *watcher, struct watched *slot, uint64_t n
     drop(watcher, slot, slot->phase == WATCH_REPLY);
 }
 
+static void stop_lingering(struct watcher *watcher, struct lingering *lingering)
+{
+    close(lingering->fd); /* which takes it out of the epoll */
+    lingering->fd = -1;
+    watcher->lingering_count--;
+}
+
+/* Bytes, or the end, came to a socket that lingers. */
+static void read_lingering(struct watcher *watcher, struct lingering *lingering)
+{
+    char scratch[16384];
+    ssize_t got = 1;
+    for (unsigned i = 0; i < 64 && got > 0; i++)
+        got = recv(lingering->fd, scratch, sizeof scratch, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        stop_lingering(watcher, lingering);
+}
+
 static void check_all(struct watcher *watcher)
 {
     uint64_t now_ns = clock_now_ns();
+    for (unsigned i = 0; i < LIMIT_LINGERING; i++) {
+        struct lingering *lingering = &watcher->lingering[i];
+        if (lingering->fd >= 0 && now_ns >= lingering->deadline_ns)
+            stop_lingering(watcher, lingering);
+    }
     for (unsigned i = 0; i < watcher->capacity; i++) {
         if (watcher->slots[i].fd >= 0)
             check_slot(watcher, &watcher->slots[i], now_ns);
     }
     watcher->callbacks.every(watcher->callbacks.arg, now_ns);
+}
+
+/* Of the epoll: `id` is a connection's, that of a lingering socket, or UINT64_MAX: a nudge. */
+static void take_event(struct watcher *watcher, uint64_t id)
+{
+    struct watched *slot = watched_of(watcher, id);
+    uint64_t lingering = id - watcher->capacity;
+    if (id == UINT64_MAX) {
+        uint64_t ignored;
+        ssize_t got = read(watcher->event_fd, &ignored, sizeof ignored);
+        (void)got;
+    } else if (lingering < LIMIT_LINGERING) {
+        if (watcher->lingering[lingering].fd >= 0)
+            read_lingering(watcher, &watcher->lingering[lingering]);
+    } else if (slot && !slot->dropped) {
+        note_hangup(watcher, slot);
+    }
 }
 
 static void *watcher_main(void *arg)
@@ -197,24 +245,15 @@ static void *watcher_main(void *arg)
         struct epoll_event events[64];
         pthread_mutex_lock(&watcher->lock);
         bool stop = watcher->stop;
-        int timeout_ms = watcher->connections ? TICK_MS : -1;
+        int timeout_ms = watcher->connections || watcher->lingering_count ? TICK_MS : -1;
         pthread_mutex_unlock(&watcher->lock);
         if (stop)
             return NULL;
         int count = epoll_wait(watcher->epoll_fd, events, 64, timeout_ms);
         CHECK(count >= 0 || errno == EINTR);
         pthread_mutex_lock(&watcher->lock);
-        for (int i = 0; i < count; i++) {
-            uint64_t id = events[i].data.u64;
-            struct watched *slot = watched_of(watcher, id);
-            if (id == UINT64_MAX) {
-                uint64_t ignored;
-                ssize_t got = read(watcher->event_fd, &ignored, sizeof ignored);
-                (void)got;
-            } else if (slot && !slot->dropped) {
-                note_hangup(watcher, slot);
-            }
-        }
+        for (int i = 0; i < count; i++)
+            take_event(watcher, events[i].data.u64);
         if (clock_now_ns() >= next_tick_ns) {
             check_all(watcher);
             next_tick_ns = clock_now_ns() + TICK_MS * (uint64_t)1000000;
@@ -243,6 +282,10 @@ static enum status open_descriptors(struct watcher *watcher, struct error *error
 
 static void free_watcher(struct watcher *watcher)
 {
+    for (unsigned i = 0; i < LIMIT_LINGERING; i++) {
+        if (watcher->lingering[i].fd >= 0)
+            close(watcher->lingering[i].fd);
+    }
     if (watcher->epoll_fd >= 0)
         close(watcher->epoll_fd);
     if (watcher->event_fd >= 0)
@@ -264,6 +307,8 @@ enum status watcher_create(unsigned limit, unsigned capacity,
     watcher->limit = limit;
     watcher->capacity = capacity;
     watcher->epoll_fd = watcher->event_fd = -1;
+    for (unsigned i = 0; i < LIMIT_LINGERING; i++)
+        watcher->lingering[i].fd = -1;
     pthread_mutex_init(&watcher->lock, NULL);
     watcher->slots = calloc(capacity, sizeof *watcher->slots);
     enum status status = watcher->slots ? open_descriptors(watcher, error)
@@ -393,6 +438,28 @@ void watcher_detach(struct watcher *watcher, uint64_t id)
     if (slot)
         slot->request = NULL;
     pthread_mutex_unlock(&watcher->lock);
+}
+
+void watcher_linger(struct watcher *watcher, int fd)
+{
+    bool kept = false;
+    pthread_mutex_lock(&watcher->lock);
+    for (unsigned i = 0; i < LIMIT_LINGERING && !kept; i++) {
+        struct lingering *lingering = &watcher->lingering[i];
+        if (lingering->fd >= 0)
+            continue;
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = watcher->capacity + i};
+        kept = !epoll_ctl(watcher->epoll_fd, EPOLL_CTL_ADD, fd, &event);
+        if (!kept)
+            break;
+        lingering->fd = fd;
+        lingering->deadline_ns = clock_now_ns() + (uint64_t)LIMIT_LINGER_SECONDS * SECOND_NS;
+        if (watcher->lingering_count++ == 0)
+            nudge(watcher);
+    }
+    pthread_mutex_unlock(&watcher->lock);
+    if (!kept)
+        close(fd);
 }
 
 void watcher_visit(struct watcher *watcher, void (*visit)(void *request))

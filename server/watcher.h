@@ -69,6 +69,11 @@ bool watcher_attach(struct watcher *watcher, uint64_t id, void *request);
 /* After it returns no callback gets the request any more. */
 void watcher_detach(struct watcher *watcher, uint64_t id);
 
+/* A connection that is closed while its client may still be sending: `fd` is a duplicate of its
+   socket, which is read to its end, or for LIMIT_LINGER_SECONDS, and closed. Bytes that nobody reads
+   would reset the connection, and the client would lose the answer that it was given. */
+void watcher_linger(struct watcher *watcher, int fd);
+
 /* Call `visit` for every attached request, as the callbacks are called. */
 void watcher_visit(struct watcher *watcher, void (*visit)(void *request));
 

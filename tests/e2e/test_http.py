@@ -271,6 +271,23 @@ def test_too_large(tiny):
 
 
 @pytest.mark.sanitizer
+@pytest.mark.parametrize("data,code", [
+    (HEAD + b"Content-Length: 50000000\r\n\r\n" + b"x" * 50_000_000, "body_too_large"),
+    (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1000000\r\n" + b"x" * 0x1000000, "body_too_large"),
+    (HEAD + b"Content-Length: x\r\n\r\n" + b"x" * 10_000_000, "bad_request"),
+    (HEAD + b"X: " + b"x" * 10_000_000, "headers_too_large"),
+    (b"GET /" + b"x" * 10_000_000, "uri_too_long")])
+def test_answers_are_not_lost_in_a_reset(tiny, data, code):
+    """Refused at once, though the client sends on and reads only then."""
+    with tiny.unharmed():
+        for _ in range(3):
+            with Raw(tiny) as raw:
+                raw.socket.sendall(data)
+                assert error_of(raw.answer())[1] == code
+                assert raw.closes()
+
+
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("type_,status", [
     ("application/json", 200), ("Application/JSON; charset=UTF-8", 200), ('application/json; charset="utf-8"', 200),
     (None, 200), ("multipart/form-data; boundary=\"", 415), ("multipart/form-data; boundary=a\tb", 415),
