@@ -189,6 +189,9 @@ void answer_summarize(const struct answer *answer, struct answer_summary *out)
     struct answer_usage usage = answer_usage(answer);
     const char *finish = answer->choices[0].timed_out ? "timeout" : answer->choices[0].finish;
     bool cancelled = atomic_load(&answer->cancelled);
+    struct completion_times times = {0};
+    if (answer->completions[0])
+        times = completion_times(answer->completions[0]);
     *out = (struct answer_summary){
         .prompt_tokens = (uint32_t)usage.prompt_tokens,
         .completion_tokens = (uint32_t)usage.completion_tokens,
@@ -199,6 +202,9 @@ void answer_summarize(const struct answer *answer, struct answer_summary *out)
                          : cancelled                              ? "cancelled"
                                                                   : "error")
                       : "error",
+        .submit_ns = times.submit_ns,
+        .admit_ns = times.admit_ns,
+        .first_token_ns = times.first_token_ns,
         .seed = answer->request.sampling.seed,
     };
 }

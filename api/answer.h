@@ -47,7 +47,8 @@ void answer_close(struct answer *answer);
 struct answer_summary {
     uint32_t prompt_tokens, completion_tokens, cached_tokens;
     const char *finish; /* "stop", "length", "timeout", "cancelled", "error" of the first choice */
-    uint64_t seed;      /* the seed used (drawn when the request gave none) */
+    uint64_t submit_ns, admit_ns, first_token_ns; /* of the first prompt; 0: not come to that */
+    uint64_t seed; /* the seed used (drawn when the request gave none) */
 };
 void answer_summarize(const struct answer *answer, struct answer_summary *out);
 

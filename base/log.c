@@ -10,12 +10,14 @@
 #include "base/buffer.h"
 #include "base/check.h"
 #include "base/costs.h"
+#include "base/json_writer.h"
 #include "base/log_ring.h"
 #include "base/minmax.h"
 #include "base/thread.h"
 #include "base/utf8.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -69,8 +71,8 @@ static void count_lost(uint64_t count)
 
 /* ---- lines ---- */
 
-/* As the inside of a JSON string; in a text line likewise, except that quotes stay. */
-static void append_escaped(struct buffer *line, const char *text, bool json)
+/* In a text line: what is no text or would end the line is escaped as in JSON, quotes stay. */
+static void append_plain(struct buffer *line, const char *text)
 {
     size_t length = strlen(text);
     for (size_t i = 0; i < length;) {
@@ -83,35 +85,59 @@ static void append_escaped(struct buffer *line, const char *text, bool json)
         }
         if (code_point < 0x20 || code_point == 0x7f)
             buffer_appendf(line, "\\u%04x", (unsigned)code_point);
-        else if (json && (code_point == '"' || code_point == '\\'))
-            buffer_appendf(line, "\\%c", (char)code_point);
         else
             buffer_append(line, text + i, (size_t)size);
         i += (size_t)size;
     }
 }
 
+static void append_field(struct buffer *line, const struct log_field *field, bool json)
+{
+    if (field->kind == LOG_VALUE_TEXT && !field->text)
+        return;
+    buffer_appendf(line, json ? ",\"%s\":" : " %s=", field->key);
+    switch (field->kind) {
+    case LOG_VALUE_TEXT:
+        if (json || !*field->text || strpbrk(field->text, " \"="))
+            json_write_printable_text(line, field->text);
+        else
+            append_plain(line, field->text);
+        break;
+    case LOG_VALUE_COUNT:
+        buffer_appendf(line, "%" PRIu64, field->count);
+        break;
+    case LOG_VALUE_MS:
+        buffer_appendf(line, "%.1f", field->ms);
+        break;
+    case LOG_VALUE_FLAG:
+        buffer_append_text(line, field->flag ? "true" : "false");
+        break;
+    }
+}
+
 static void make_line(enum log_level level, const char *event, const char *message,
-                      struct buffer *line)
+                      const struct log_field *fields, unsigned count, struct buffer *line)
 {
     struct timespec now;
     struct tm utc;
     char stamp[32];
+    bool json = chosen_format == LOG_JSON;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
     unsigned ms = (unsigned)(now.tv_nsec / 1000000);
-    if (chosen_format == LOG_JSON) {
-        buffer_appendf(line,
-                       "{\"time\":\"%s.%03uZ\",\"level\":\"%s\",\"event\":\"%s\",\"message\":\"",
-                       stamp, ms, level_names[level], event);
-        append_escaped(line, message, true);
-        buffer_append_text(line, "\"}\n");
+    if (json) {
+        buffer_appendf(
+            line, "{\"time\":\"%s.%03uZ\",\"level\":\"%s\",\"event\":\"%s\",\"message\":", stamp,
+            ms, level_names[level], event);
+        json_write_printable_text(line, message);
     } else {
         buffer_appendf(line, "%s.%03uZ %-5s %s: ", stamp, ms, level_names[level], event);
-        append_escaped(line, message, false);
-        buffer_append_text(line, "\n");
+        append_plain(line, message);
     }
+    for (unsigned i = 0; i < count; i++)
+        append_field(line, &fields[i], json);
+    buffer_append_text(line, json ? "}\n" : "\n");
 }
 
 /* ---- the writer ---- */
@@ -174,7 +200,8 @@ static void tell_lost(struct output *output)
              (unsigned long long)output->untold);
     struct buffer line;
     buffer_init(&line, 0);
-    make_line(LOG_WARN, "log", message, &line);
+    struct log_field count = {"lines", LOG_VALUE_COUNT, .count = output->untold};
+    make_line(LOG_WARN, "log", message, &count, 1, &line);
     const char *part[2] = {line.data, NULL};
     size_t length[2] = {line.length, 0};
     if (!line.failed && write_line(output, part, length))
@@ -332,7 +359,18 @@ void log_write(enum log_level level, const char *event, const char *format, ...)
     va_end(arguments);
     struct buffer line;
     buffer_init(&line, 0);
-    make_line(level, event, message, &line);
+    make_line(level, event, message, NULL, 0, &line);
+    put_buffer(&line);
+}
+
+void log_write_fields(enum log_level level, const char *event, const char *message,
+                      const struct log_field *fields, unsigned count)
+{
+    if (level < least_level)
+        return;
+    struct buffer line;
+    buffer_init(&line, 0);
+    make_line(level, event, message, fields, count, &line);
     put_buffer(&line);
 }
 

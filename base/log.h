@@ -33,6 +33,23 @@ bool log_enabled(enum log_level level);
 void log_write(enum log_level level, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* A named value of a line. */
+struct log_field {
+    const char *key;
+    enum { LOG_VALUE_TEXT, LOG_VALUE_COUNT, LOG_VALUE_MS, LOG_VALUE_FLAG } kind;
+    union {
+        const char *text; /* NULL: the field is left out */
+        uint64_t count;
+        double ms;
+        bool flag;
+    };
+};
+
+/* A line that programs read: behind the message a member for each field in JSON, key=value in text,
+   in quotes where the value has blanks. */
+void log_write_fields(enum log_level level, const char *event, const char *message,
+                      const struct log_field *fields, unsigned count);
+
 /* Several lines as they are, for people: only where the format is LOG_TEXT. */
 void log_write_block(enum log_level level, const char *text);
 

@@ -250,3 +250,12 @@ void completion_wake(struct completion *completion)
         completion->wake(completion->wake_arg);
     pthread_mutex_unlock(&completion->lock);
 }
+
+struct completion_times completion_times(const struct completion *completion)
+{
+    return (struct completion_times){
+        .submit_ns = completion->submit_ns,
+        .admit_ns = atomic_load(&completion->admit_ns),
+        .first_token_ns = atomic_load(&completion->first_token_ns),
+    };
+}

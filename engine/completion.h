@@ -78,6 +78,12 @@ enum finish_reason completion_reason(const struct completion *completion, uint32
 bool completion_done(const struct completion *completion); /* all choices finished */
 uint32_t completion_prompt_count(const struct completion *completion);
 uint32_t completion_choice_count(const struct completion *completion);
+/* When (clock_now_ns) it came into the engine, was admitted and had its first token; 0: not yet.
+   Any thread that knows the completion is held. */
+struct completion_times {
+    uint64_t submit_ns, admit_ns, first_token_ns;
+};
+struct completion_times completion_times(const struct completion *completion);
 /* Prompt tokens that came from the prefix cache, known once the first token is there. */
 uint32_t completion_cached_count(const struct completion *completion);
 

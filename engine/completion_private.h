@@ -71,6 +71,7 @@ struct completion {
     /* atomics */
     atomic_uint ref_count; /* the creator, and the engine after submit */
     atomic_uint cached_count;
+    atomic_uint_fast64_t admit_ns, first_token_ns;
     /* under lock */
     pthread_mutex_t lock;
     void (*wake)(void *arg);
@@ -87,7 +88,7 @@ struct completion {
     uint32_t token_limit; /* prompt and output together end here */
     uint32_t waiting_sequences;
     uint32_t unfinished_sequences;
-    uint64_t submit_ns, admit_ns, first_token_ns;
+    uint64_t submit_ns;                     /* written before it comes in */
     struct completion_sequence sequences[]; /* [sequence_count] */
 };
 

@@ -99,6 +99,7 @@ static enum MHD_Result begin_request(struct request *r)
     if (r->refusal_status)
         return http_reply_plain(r);
     take_client_id(r);
+    access_log_trace_id(http_header(r, "traceparent"), r->trace_id);
     watcher_phase(r->server->watcher, r->watch_id, WATCH_BODY, LIMIT_BODY_SECONDS);
     http_route(r);
     uint64_t length = r->head->content_length;
@@ -211,25 +212,44 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     return http_answer(r);
 }
 
+/* The client's address as text, or "". */
+static void write_client(const struct request *r, char *out, size_t size)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *address = info ? info->client_addr : NULL;
+    out[0] = '\0';
+    if (address && address->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)address)->sin_addr, out,
+                  (socklen_t)size);
+    else if (address && address->sa_family == AF_INET6)
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr, out,
+                  (socklen_t)size);
+}
+
 static void log_request(const struct request *r, const struct answer_summary *summary)
 {
-    enum log_level level = r->route && r->route->quiet ? LOG_DEBUG : LOG_INFO;
-    if (!log_enabled(level))
-        return;
-    double ms = (double)(clock_now_ns() - r->start_ns) / 1e6;
-    char work[256] = "";
-    if (summary) {
-        double first_ms = r->first_data_ns ? (double)(r->first_data_ns - r->start_ns) / 1e6 : 0;
-        snprintf(work, sizeof work,
-                 " stream=%d prompt_tokens=%u cached_tokens=%u completion_tokens=%u finish=%s "
-                 "seed=%llu first_ms=%.1f",
-                 r->stream, summary->prompt_tokens, summary->cached_tokens,
-                 summary->completion_tokens, summary->finish ? summary->finish : "none",
-                 (unsigned long long)summary->seed, first_ms);
-    }
-    log_write(level, "request", "id=%s%s%s %.16s %.120s status=%u ms=%.1f%s", r->id,
-              r->client_id[0] ? " client_id=" : "", r->client_id, r->head->method, r->head->target,
-              r->status_sent, ms, work);
+    char client[INET6_ADDRSTRLEN];
+    write_client(r, client, sizeof client);
+    struct access_record record = {
+        .id = r->id,
+        .client_id = r->client_id,
+        .trace_id = r->trace_id,
+        .client = client,
+        .key = r->caller.tenant,
+        .method = r->head->method,
+        .target = r->head->target,
+        .route = r->route ? r->route->name : NULL,
+        .status = r->status_sent,
+        .start_ns = r->start_ns,
+        .first_data_ns = r->first_data_ns,
+        .end_ns = clock_now_ns(),
+        .error = r->error.status != STATUS_OK ? &r->error : NULL,
+        .stream = r->stream,
+        .work = summary,
+        .quiet = r->route && r->route->quiet,
+    };
+    access_log_write(&record);
 }
 
 static void count_request(struct request *r, struct answer *answer,
@@ -240,10 +260,13 @@ static void count_request(struct request *r, struct answer *answer,
         answer_summarize(answer, &summary);
     bool left = !r->status_sent ||
                 (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && r->stream_end != STREAM_ENDED);
-    if (atomic_load(&r->owner->expired))
+    if (atomic_load(&r->owner->expired)) {
         r->status_sent = 408;
-    else if (left)
+        error_set_code(&r->error, STATUS_INVALID, "request_timeout", NULL,
+                       "the body did not come within %u s", LIMIT_BODY_SECONDS);
+    } else if (left) {
         r->status_sent = 499; /* the client left, as nginx logs it */
+    }
     log_request(r, answer ? &summary : NULL);
     http_metrics_count(&r->server->metrics, r->route ? r->route->name : NULL, r->status_sent);
 }

@@ -186,9 +186,8 @@ static void append_error_event(struct request *r, const struct error *error)
 
 static void end_stream(struct request *r)
 {
-    struct error error;
-    error_set_code(&error, STATUS_UNAVAILABLE, "draining", NULL, "the server is shutting down");
-    answer_end_stream(r->answer, &error, &r->out);
+    error_set_code(&r->error, STATUS_UNAVAILABLE, "draining", NULL, "the server is shutting down");
+    answer_end_stream(r->answer, &r->error, &r->out);
     r->stream_end = STREAM_ENDED;
 }
 
@@ -242,6 +241,8 @@ static bool pump_stream(struct request *r)
 {
     size_t before = r->out.length;
     enum answer_state state = answer_pump(r->answer, &r->out);
+    if (state == ANSWER_FAILED)
+        r->error = *answer_error(r->answer); /* the access log tells it */
     if (state == ANSWER_FAILED && !r->stream)
         r->broken = true;
     else if (state == ANSWER_FAILED && r->out.length == before)

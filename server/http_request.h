@@ -19,6 +19,7 @@
 #include "api/answer.h"
 #include "base/buffer.h"
 #include "base/metric.h"
+#include "server/access_log.h"
 #include "server/http_config.h"
 #include "server/http_framing.h"
 #include "server/metrics.h"
@@ -78,7 +79,8 @@ struct request {
     uint64_t watch_id;
     uint64_t number;
     char id[20];
-    char client_id[68]; /* a valid X-Request-Id, echoed; else empty */
+    char client_id[68];            /* a valid X-Request-Id, echoed; else empty */
+    char trace_id[TRACE_ID_BYTES]; /* of traceparent; else empty */
     uint64_t start_ns;
     const struct route *route;
     const struct http_head *head; /* of the connection's framing, as long as the request */

@@ -320,6 +320,8 @@ enum MHD_Result http_reply_error(struct request *r, unsigned status, const struc
     struct MHD_Response *response = response_of(r, JSON_TYPE, &body);
     if (response)
         add_error_headers(r, response, status, error);
+    if (error != &r->error) /* the access log tells it */
+        r->error = *error;
     return queue(r, status, response, length);
 }
 

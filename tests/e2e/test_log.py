@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -147,3 +148,43 @@ def test_standard_output_with_a_closed_reader(command):
         done = harness.subprocess.run([harness.BINARY, command[0], *options, *command[1:]], stdin=harness.subprocess.DEVNULL,
                                       stdout=out, stderr=harness.subprocess.PIPE, timeout=harness.patience(60))
     assert done.returncode == 1, done.stderr
+
+
+def test_requests_as_json(tmp_path):
+    """Every field is one: numbers are numbers, a refusal says what and why."""
+    keys = tmp_path / "keys"
+    keys.write_text("first\nsecond\n")
+    keys.chmod(0o600)
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    with harness.started("--log-format", "json", "--api-key-file", keys, key="second", model=harness.tiny()) as server:
+        def line(ask):
+            before = len(requests())
+            ask()
+            harness.wait_until(lambda: len(requests()) > before, what="a line")
+            return requests()[-1]
+
+        def requests():
+            lines = [json.loads(text) for text in server.log.splitlines() if text.startswith("{") and text.endswith("}")]
+            return [one for one in lines if one["event"] == "request"]
+
+        prompt = {"prompt": harness.words(1, 30), "max_tokens": 3, "temperature": 0, "ignore_eos": True}
+        server.headers |= {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-Id": "mine"}
+        whole = line(lambda: server.complete(prompt))
+        assert whole["message"] == "POST /v1/completions" and whole["route"] == "completions" and whole["status"] == 200
+        assert (whole["client"], whole["client_id"], whole["trace_id"], whole["key"]) == ("127.0.0.1", "mine", trace, 2)
+        assert whole["prompt_tokens"] >= 30 and whole["completion_tokens"] == 3 and whole["cached_tokens"] == 0
+        assert whole["finish"] == "length" and whole["stream"] is False
+        assert 0 <= whole["queue_ms"] <= whole["first_token_ms"] <= whole["ms"]
+        server.headers.pop("traceparent")
+        stream = line(lambda: list(server.stream(prompt).chunks()))
+        assert stream["stream"] is True and stream["cached_tokens"] >= 16 and "trace_id" not in stream
+        assert stream["first_token_ms"] <= stream["first_ms"] <= stream["ms"]
+        refused = line(lambda: server.post({**prompt, "temperature": "hot"}))
+        assert (refused["status"], refused["param"]) == (400, "temperature")
+        assert refused["reason"] and "prompt_tokens" not in refused
+        unknown = line(lambda: server.request("GET", "/v2"))
+        assert (unknown["status"], unknown["code"]) == (404, "not_found") and "route" not in unknown
+        server.headers["Authorization"] = "Bearer third"
+        stranger = line(lambda: server.post(prompt))
+        assert (stranger["status"], stranger["code"]) == (401, "invalid_api_key") and "key" not in stranger
+        assert "third" not in server.log
