@@ -169,6 +169,7 @@ int main(void)
 {
     Suite *suite = suite_create("scheduler_cost");
     TCase *tcase = tcase_create("core");
+    tcase_set_timeout(tcase, 600); /* against hangs only: sanitizers on a busy machine */
     tcase_add_test(tcase, a_step_costs_microseconds_and_the_queue_nothing);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
