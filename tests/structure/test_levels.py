@@ -7,9 +7,6 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import levels  # noqa: E402
 
-# Folders that are being mended, with the arrows inside circles that they may still have. Only ever less.
-MENDING = {"engine/scheduler": 5}
-
 
 @pytest.fixture(scope="module")
 def tree():
@@ -24,19 +21,7 @@ def test_there_is_something_to_check(tree):
 
 
 def test_no_two_files_need_each_other(tree):
-    wrong = []
-    for circle in tree.circles():
-        folders = {node.rsplit("/", 1)[0] for node in circle}
-        if len(folders) == 1 and folders <= MENDING.keys():
-            continue
-        wrong += ["%s needs %s: %s" % (a, b, ", ".join(sorted(tree.why[a, b])))
-                  for a, b in tree.in_circles() if a in circle]
-    assert not wrong
-
-
-@pytest.mark.parametrize("folder", sorted(MENDING))
-def test_what_is_being_mended_gets_no_worse(tree, folder):
-    assert tree.folder(folder)[3] <= MENDING[folder]
+    assert not ["%s needs %s: %s" % (a, b, ", ".join(sorted(tree.why[a, b]))) for a, b in tree.in_circles()]
 
 
 def test_the_drawing_is_the_code(tree):
