@@ -297,7 +297,7 @@ static enum status compile_ways(struct load *load)
     uint32_t count = 0;
     char message[300] = "";
     if (!tokens)
-        return error_set(&load->error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(&load->error);
     for (uint32_t i = 0; i < guard->count; i++)
         if (guard->texts[i].guarded)
             tokens[count++] = (struct textshim_text){guard->texts[i].text, guard->texts[i].length};
@@ -396,7 +396,7 @@ enum status chat_template_create(const char *source, size_t length, const char *
     if (!chat_template) {
         if (guard)
             control_guard_deinit(guard);
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     }
     load.chat_template = chat_template;
     chat_template->memory_bytes = memory_bytes;

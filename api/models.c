@@ -26,6 +26,13 @@ void api_write_models(const struct api_context *context, struct buffer *out)
     buffer_append_text(out, "]}");
 }
 
+enum status api_unknown_model(const char *name, struct error *error)
+{
+    return error_set_code(error, STATUS_NOT_FOUND, "model_not_found", "model",
+                          "The model \"%.100s\" is not served here; GET /v1/models lists what is.",
+                          name);
+}
+
 enum status api_write_model(const struct api_context *context, const char *id, struct buffer *out,
                             struct error *error)
 {
@@ -37,9 +44,7 @@ enum status api_write_model(const struct api_context *context, const char *id, s
             return STATUS_OK;
         }
     }
-    return error_set_code(error, STATUS_NOT_FOUND, "model_not_found", "model",
-                          "The model \"%.100s\" is not served here; GET /v1/models lists what is.",
-                          id);
+    return api_unknown_model(id, error);
 }
 
 static const char *error_type(enum status status)

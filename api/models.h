@@ -9,6 +9,8 @@
 
 /* JSON appended to `out`. */
 void api_write_models(const struct api_context *context, struct buffer *out);
+/* STATUS_NOT_FOUND: no model has that name here. */
+enum status api_unknown_model(const char *name, struct error *error);
 /* STATUS_NOT_FOUND for unknown ids. */
 enum status api_write_model(const struct api_context *context, const char *id, struct buffer *out,
                             struct error *error);

@@ -4,6 +4,7 @@
  */
 #include "api/request.h"
 
+#include "api/models.h"
 #include "api/unsupported.h"
 #include "base/check.h"
 #include "base/minmax.h"
@@ -102,9 +103,7 @@ static enum status read_model(const struct api_context *context, const struct cJ
     for (unsigned i = 0; i < context->model_name_count; i++)
         if (strcmp(context->model_names[i], name) == 0)
             return STATUS_OK;
-    return error_set_code(error, STATUS_NOT_FOUND, "model_not_found", "model",
-                          "The model \"%.100s\" is not served here; GET /v1/models lists what is.",
-                          name);
+    return api_unknown_model(name, error);
 }
 
 /* The seed as the 64 bits its digits spell: a double would merge seeds above 2^53. */

@@ -75,3 +75,8 @@ void error_clear(struct error *error)
 {
     memset(error, 0, sizeof *error);
 }
+
+enum status error_out_of_memory(struct error *error)
+{
+    return error_set(error, STATUS_IO, NULL, "out of memory");
+}

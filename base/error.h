@@ -46,6 +46,9 @@ enum status error_set_code(struct error *error, enum status status, const char *
 /* An allocation failed while a request was worked on: STATUS_UNAVAILABLE, and to be tried again. */
 enum status error_no_memory(struct error *error);
 
+/* STATUS_IO: an allocation of a command, or while a server starts, failed. */
+enum status error_out_of_memory(struct error *error);
+
 /* Reset to STATUS_OK with empty texts. */
 void error_clear(struct error *error);
 

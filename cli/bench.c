@@ -285,7 +285,7 @@ static enum status prepare(struct bench *bench, uint32_t positions, struct error
     bench->rows = malloc(sequences * sizeof *bench->rows);
     bench->inputs = malloc(sequences * sizeof *bench->inputs);
     if (!bench->tokens || !bench->logits || !bench->sequences || !bench->rows || !bench->inputs)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     uint32_t state = 1;
     for (uint32_t i = 0; i < positions; i++) {
         state = state * 1664525u + 1013904223u;

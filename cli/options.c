@@ -556,7 +556,7 @@ static enum status set_list_variable(const struct spec *spec, struct options *ou
     free(*copy);
     *copy = strdup(text);
     if (!*copy)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     char *rest = *copy;
     enum status status = STATUS_OK;
     for (char *piece; status == STATUS_OK && (piece = strsep(&rest, ","));)

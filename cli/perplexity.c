@@ -198,7 +198,7 @@ static enum status prepare(struct perplexity *p, struct error *error)
     p->logits[1] = malloc(logits_bytes);
     p->divergences = calloc(p->window_count * scored_per_window(p), sizeof *p->divergences);
     if (!p->input || !p->rows || !p->logits[0] || !p->logits[1] || !p->divergences)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     return STATUS_OK;
 }
 

@@ -229,8 +229,7 @@ static enum status write_answer(const struct planning *planning, const struct pl
         plan_write_json(words, &planning->answer, &out);
     else
         plan_write_text(words, &planning->answer, &out);
-    enum status status =
-        out.failed ? error_set(error, STATUS_IO, NULL, "out of memory") : STATUS_OK;
+    enum status status = out.failed ? error_out_of_memory(error) : STATUS_OK;
     if (!out.failed)
         fwrite(out.data, 1, out.length, stdout); /* program_main sees whether it can be flushed */
     buffer_deinit(&out);

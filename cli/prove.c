@@ -246,7 +246,7 @@ static enum status prepare(struct prove *prove, struct error *error)
     if (ok)
         prove->tokens[0] = start[0];
     free(start);
-    return ok ? STATUS_OK : error_set(error, STATUS_IO, NULL, "out of memory");
+    return ok ? STATUS_OK : error_out_of_memory(error);
 }
 
 int program_prove(const struct options *options)
@@ -266,7 +266,7 @@ int program_prove(const struct options *options)
     struct batch_sequence *sequences = calloc(prove.batch, sizeof *sequences);
     uint32_t *scratch = calloc(2 * (size_t)prove.batch, sizeof *scratch);
     if (status == STATUS_OK && (!sequences || !scratch))
-        status = error_set(&error, STATUS_IO, NULL, "out of memory");
+        status = error_out_of_memory(&error);
     if (status == STATUS_OK) {
         run_ways(&prove, sequences, scratch);
         if (options->json)

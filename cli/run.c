@@ -52,12 +52,12 @@ static enum status render_chat(struct run *run, struct buffer *out, struct error
     buffer_append_text(&json, parts ? "[{\"type\":\"text\",\"text\":" : "");
     json_write_string(&json, prompt, strlen(prompt));
     buffer_append_text(&json, parts ? "}]}]}" : "}]}");
-    enum status status = json.failed ? error_set(error, STATUS_IO, NULL, "out of memory")
+    enum status status = json.failed ? error_out_of_memory(error)
                                      : chat_template_render(runtime->chat_template, json.data,
                                                             json.length, out, error);
     uint8_t *own = status == STATUS_OK ? calloc(chat_template_own_bytes(out), 1) : NULL;
     if (status == STATUS_OK && !own)
-        status = error_set(error, STATUS_IO, NULL, "out of memory");
+        status = error_out_of_memory(error);
     if (status == STATUS_OK)
         status =
             chat_template_trace(runtime->chat_template, json.data, json.length, out, own, error);

@@ -64,7 +64,7 @@ static enum status open_backend(struct workbench *bench, const struct settings *
         return status;
     bench->pages = malloc((page_count - 1) * sizeof *bench->pages);
     if (!bench->pages)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     for (uint32_t i = 0; i + 1 < page_count; i++)
         bench->pages[i] = i + 1;
     return model_backend_create(bench->gguf, &bench->config, &backend, NULL, NULL, &bench->backend,

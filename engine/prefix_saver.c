@@ -281,7 +281,7 @@ struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *opti
     enum status status =
         saver->buffer
             ? prefix_file_open(&file, options->pager, start_ns + LOAD_NS / 2, &saver->file, &error)
-            : error_set(&error, STATUS_IO, NULL, "out of memory");
+            : error_out_of_memory(&error);
     if (status == STATUS_OK)
         status = start_thread(saver, &error);
     if (status != STATUS_OK) {

@@ -138,8 +138,8 @@ enum status auth_load(const char *path, struct auth **out, struct error *error)
     if (!fstat(fileno(file), &about) && (about.st_mode & 0044))
         log_warn("api_key_file", "%s can be read by others; chmod 600 it", path);
     struct auth *auth = calloc(1, sizeof *auth);
-    enum status status = auth ? read_keys(file, path, &auth->table, error)
-                              : error_set(error, STATUS_IO, NULL, "out of memory");
+    enum status status =
+        auth ? read_keys(file, path, &auth->table, error) : error_out_of_memory(error);
     fclose(file);
     if (auth)
         pthread_rwlock_init(&auth->lock, NULL);
@@ -219,8 +219,8 @@ enum status auth_reload(struct auth *auth, const char *path, struct auth_change 
     if (!file)
         return error->status;
     struct key_table *tables = calloc(2, sizeof *tables); /* the file's, and the merged one */
-    enum status status = tables ? read_keys(file, path, &tables[0], error)
-                                : error_set(error, STATUS_IO, NULL, "out of memory");
+    enum status status =
+        tables ? read_keys(file, path, &tables[0], error) : error_out_of_memory(error);
     fclose(file);
     if (status == STATUS_OK) {
         tables[1] = auth->table;

@@ -480,7 +480,7 @@ static struct MHD_Daemon *start_daemon(struct http_server *server, int fd)
 static enum status start_server(struct http_server *server, struct error *error)
 {
     if (!framing_start())
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     int fd = open_socket(server, error);
     if (fd < 0)
         return error->status;
@@ -514,7 +514,7 @@ enum status http_start(const struct http_config *config, struct http_server **ou
     *out = NULL;
     struct http_server *server = calloc(1, sizeof *server);
     if (!server)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     server->config = *config;
     server->start_unix_s = clock_unix_s();
     server->watchdog.patience_ns = config->options->watchdog_seconds * 1000000000ull;

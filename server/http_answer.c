@@ -112,9 +112,9 @@ static void open_answer(void *arg)
     pthread_mutex_lock(&r->lock);
     bool gone = r->cancelled || r->aborted || atomic_load(&r->server->aborting);
     pthread_mutex_unlock(&r->lock);
-    enum status status = STATUS_UNAVAILABLE;
+    enum status status;
     if (gone)
-        error_set_code(&r->error, status, "draining", NULL, "the server is shutting down");
+        status = http_draining(&r->error);
     else
         status = answer_open(&runtime->api, r->route->kind, r->body, r->body_length, r->number,
                              &r->caller, wake_answer, r, &answer, &r->error);
@@ -186,7 +186,7 @@ static void append_error_event(struct request *r, const struct error *error)
 
 static void end_stream(struct request *r)
 {
-    error_set_code(&r->error, STATUS_UNAVAILABLE, "draining", NULL, "the server is shutting down");
+    http_draining(&r->error);
     answer_end_stream(r->answer, &r->error, &r->out);
     r->stream_end = STREAM_ENDED;
 }
@@ -358,7 +358,8 @@ static enum MHD_Result wait_for_answer(struct request *r)
         if (news.cancelled)
             return MHD_NO;
         if (news.aborted) {
-            http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
+            r->refusal_status = 503;
+            http_draining(&r->error);
             return reply_failure(r, &r->error);
         }
         enum answer_state state = answer_pump(r->answer, &r->out);

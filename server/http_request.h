@@ -148,6 +148,8 @@ enum MHD_Result http_reply_error(struct request *r, unsigned status, const struc
 /* Watcher's callback. */
 void http_connection_expired(void *connection, bool in_body);
 void http_add_common_headers(struct request *r, struct MHD_Response *response);
+/* STATUS_UNAVAILABLE: the server ends and takes nothing more. */
+enum status http_draining(struct error *error);
 __attribute__((format(printf, 5, 6))) void http_refuse(struct request *r, unsigned status,
                                                        enum status kind, const char *code,
                                                        const char *format, ...);

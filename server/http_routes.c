@@ -68,6 +68,18 @@ void http_refuse(struct request *r, unsigned status, enum status kind, const cha
     r->refusal_status = status;
 }
 
+enum status http_draining(struct error *error)
+{
+    return error_set_code(error, STATUS_UNAVAILABLE, "draining", NULL,
+                          "the server is shutting down");
+}
+
+static void refuse_loading(struct request *r)
+{
+    http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
+    r->error.retry_after_s = 1;
+}
+
 /* The path of "http://host/path"; targets in origin form are returned as they are. */
 static const char *target_path(const char *target)
 {
@@ -147,11 +159,11 @@ static void check_post(struct request *r)
     struct http_server *server = r->server;
     const char *encoding = http_header(r, "Content-Encoding");
     if (atomic_load(&server->aborting)) {
-        http_refuse(r, 503, STATUS_UNAVAILABLE, "draining", "the server is shutting down");
+        http_draining(&r->error);
+        r->refusal_status = 503;
         r->closing = true;
     } else if (!atomic_load(&server->runtime)) {
-        http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
-        r->error.retry_after_s = 1;
+        refuse_loading(r);
     } else if (!is_json_type(r)) {
         http_refuse(r, 415, STATUS_UNSUPPORTED, "unsupported_media_type",
                     "the body must be JSON in UTF-8, with Content-Type: application/json");
@@ -468,8 +480,7 @@ static enum MHD_Result post_cache_reset(struct request *r)
 
 static enum MHD_Result reply_loading(struct request *r)
 {
-    http_refuse(r, 503, STATUS_UNAVAILABLE, "loading", "the model is still being loaded");
-    r->error.retry_after_s = 1;
+    refuse_loading(r);
     return http_reply_error(r, 503, &r->error);
 }
 

@@ -204,7 +204,7 @@ enum status preprocessing_thread_create(unsigned queue_limit, uint32_t lane_coun
     struct preprocessing_thread *thread =
         calloc(1, sizeof *thread + lane_count * sizeof(struct lane));
     if (!thread)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     thread->queue_limit = queue_limit;
     thread->lane_count = lane_count;
     thread->callers = lane_count - 1; /* the first lane is for those without a key */

@@ -251,7 +251,7 @@ static enum status collect_end_tokens(struct runtime *runtime, struct plan *plan
         count += tokenizer_is_end(runtime->tokenizer, token);
     runtime->end_tokens = malloc((count + 1) * sizeof *runtime->end_tokens);
     if (!runtime->end_tokens)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     count = 0;
     for (uint32_t token = 0; token < vocabulary; token++) {
         if (tokenizer_is_end(runtime->tokenizer, token))

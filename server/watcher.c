@@ -302,7 +302,7 @@ enum status watcher_create(unsigned limit, unsigned capacity,
     *out = NULL;
     struct watcher *watcher = calloc(1, sizeof *watcher);
     if (!watcher)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     watcher->callbacks = *callbacks;
     watcher->limit = limit;
     watcher->capacity = capacity;
@@ -311,8 +311,8 @@ enum status watcher_create(unsigned limit, unsigned capacity,
         watcher->lingering[i].fd = -1;
     pthread_mutex_init(&watcher->lock, NULL);
     watcher->slots = calloc(capacity, sizeof *watcher->slots);
-    enum status status = watcher->slots ? open_descriptors(watcher, error)
-                                        : error_set(error, STATUS_IO, NULL, "out of memory");
+    enum status status =
+        watcher->slots ? open_descriptors(watcher, error) : error_out_of_memory(error);
     for (uint32_t i = 0; watcher->slots && i < capacity; i++) {
         watcher->slots[i].fd = -1;
         watcher->slots[i].next_free = i + 1;

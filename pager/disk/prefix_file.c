@@ -452,7 +452,7 @@ enum status prefix_file_open(const struct prefix_file_options *options, struct p
             (unsigned long long)(HEADER_BYTES + gap_bytes_of(page_size) + options->page_bytes));
     struct prefix_file *file = calloc(1, sizeof *file);
     if (!file)
-        return error_set(error, STATUS_IO, NULL, "out of memory");
+        return error_out_of_memory(error);
     file->options = *options;
     if (!file->options.clock)
         file->options.clock = clock_now_ns;
