@@ -29,7 +29,7 @@ struct workbench {
     struct tokenizer *tokenizer;
     struct backend *backend;
     uint32_t page_size;
-    uint32_t table_pages; /* of one page group */
+    uint32_t table_pages; /* of one KV cache group */
     uint32_t pages_each;  /* pages per sequence, of all groups; windows are kept whole */
     uint64_t page_bytes;
     uint32_t *pages; /* [sequences][groups][table_pages]: page tables, all different */

@@ -191,7 +191,7 @@ static void write_sentence(const struct plan_answer *answer, struct buffer *out)
         write_ways_out(answer, out);
 }
 
-/* What the swap file adds: room for who gives way, never for who runs. */
+/* What the swap file adds: room for preempted sequences, never for running ones. */
 static void fill_swap(struct plan_answer *answer)
 {
     if (!answer->plan.engine.backend) /* nothing was planned */

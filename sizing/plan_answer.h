@@ -60,7 +60,7 @@ struct plan_answer {
     uint64_t need_bytes;                /* KV of the users */
     uint64_t other_bytes;               /* all but weights and KV of the users */
     uint64_t left_bytes, missing_bytes; /* one of them is 0 */
-    uint32_t swap_pages;                /* of who gives way, in --swap-dir; 0: none */
+    uint32_t swap_pages;                /* of preempted sequences, in --swap-dir; 0: none */
     uint64_t swap_users;                /* whole sequences of the asked length in those */
     uint64_t swap_memory_bytes;         /* of the scratch account, for them */
     struct plan plan;                   /* with max_seqs */

@@ -82,12 +82,13 @@ static void write_budget(const struct plan_answer *answer, struct buffer *out)
             plan->backend.max_batch_rows);
     if (answer->swap_pages > 0) {
         char users[32], tokens[32];
-        buffer_appendf(out,
-                       "swap: %u pages of who gives way, room for %s user%s at %s tokens beside "
-                       "those in the pool; %s of scratch are for it\n",
-                       answer->swap_pages, print_count(answer->swap_users, users),
-                       answer->swap_users == 1 ? "" : "s", print_count(answer->tokens, tokens),
-                       bytes_format(answer->swap_memory_bytes, text));
+        buffer_appendf(
+            out,
+            "swap: %u pages of preempted sequences, room for %s user%s at %s tokens beside "
+            "those in the pool; %s of scratch are for it\n",
+            answer->swap_pages, print_count(answer->swap_users, users),
+            answer->swap_users == 1 ? "" : "s", print_count(answer->tokens, tokens),
+            bytes_format(answer->swap_memory_bytes, text));
     }
 }
 

@@ -37,7 +37,7 @@ struct model_config {
     uint64_t tensor_bytes; /* of all tensors used, as in the file */
 };
 
-/* How a model's layers divide into page groups. */
+/* How a model's layers divide into KV cache groups. */
 struct model_groups {
     struct kv_groups groups;
     uint32_t layers; /* places for layers in a page; in the last group some may stay unused */

@@ -1,5 +1,5 @@
 /*
- * Where in a page a layer's keys and values lie: its page group (config.h, pager/kv_groups.h) and
+ * Where in a page a layer's keys and values lie: its KV cache group (config.h, pager/kv_groups.h) and
  * its number in the group. Private to engine/model/.
  *
  * Gemma 3 270M, where every sixth of 18 layers sees all and the others a window:

@@ -38,7 +38,7 @@ static bool is_openblas(const struct backend_options *options)
     return strcmp(options->backend, "openblas") == 0;
 }
 
-/* A model of numbers: what every family has. */
+/* A synthetic model shape: what every family has. */
 static const struct architecture plain_architecture = {.name = "plain"};
 
 enum status model_check_kv_type(const struct model_config *config, enum kv_type type,

@@ -581,7 +581,7 @@ def test_a_client_that_reads_nothing_is_dropped():
 
 @pytest.mark.sanitizer
 def test_connection_limit():
-    """More connections than allowed: the one that was idle longest gives way; when all are busy an honest 503 at
+    """More connections than allowed: the one that was idle longest is closed; when all are busy an honest 503 at
     once, and again served when there is room."""
     with harness.started("--max-connections", "8", model=harness.tiny()) as server:
         harness.wait_until(lambda: server.connections() == 0, what="the harness's own connections closed")

@@ -66,7 +66,7 @@ def test_what_a_swap_file_adds():
     assert abs(more - swap["swap"]["memory_bytes"]) < 2**12  # fewer pages in the pool need smaller tables
     assert shlex.split(swap["start"])[-6:-2] == ["--swap-dir", "/not/here", "--swap-bytes", str(GIB)]
     text = run_quire("plan", "--no-measure", *options, "--swap-dir", "a b").stdout.decode()
-    assert f"swap: {4 * GIB // swap['kv']['page_bytes']} pages of who gives way, room for " in text
+    assert f"swap: {4 * GIB // swap['kv']['page_bytes']} pages of preempted sequences, room for " in text
     assert "--swap-dir 'a b' --threads 2" in text and "--swap-bytes" not in text
     done = run_quire("plan", "--no-measure", *options, "--swap-dir", "/tmp", "--swap-bytes", "1KiB")
     assert done.returncode == 1 and b"--swap-bytes is less than one page" in done.stderr and not done.stdout

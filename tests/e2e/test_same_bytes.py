@@ -171,7 +171,7 @@ def test_cached_prompts_change_nothing(server):
 
 @pytest.mark.sanitizer
 def test_preempted_answers_are_the_same():
-    """A pool for a few of them: others give way and come back with the same bytes. B66, B67"""
+    """A pool for a few of them: others are preempted and end with the same bytes. B66, B67"""
     reference = harness.shared(model=harness.tiny())
     bodies = [{"prompt": harness.words(i, 60), "max_tokens": 220, "temperature": i % 2 * 0.8, "seed": i,
                "logprobs": 2, "ignore_eos": True, "stop": ["never said by chance"]} for i in range(16)]

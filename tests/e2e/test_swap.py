@@ -1,4 +1,4 @@
-"""--swap-dir: who gives way for lack of pages goes to a file and comes back, to the same bytes; and
+"""--swap-dir: the pages of preempted sequences go to a file and come back, to the same bytes; and
 whatever the file or the disk does, the answer is the one that would have been computed.
 """
 
@@ -12,7 +12,7 @@ import pytest
 
 import harness
 
-HOOKS = {**harness.CHECK_EVERY_STEP, "QUIRE_TEST_SWAP": "1"}  # whatever gives way is swapped if it can be
+HOOKS = {**harness.CHECK_EVERY_STEP, "QUIRE_TEST_SWAP": "1"}  # every preempted sequence is swapped if it can be
 
 
 def ids(seed, count):

@@ -279,7 +279,7 @@ static void sample(struct rig *rig, struct schedule_sample *sample)
     sample->ok = sampler_sample(&row, rig->workspace, &sample->token);
 }
 
-/* Every page that is written belongs to one table only and is in no prefix. */
+/* Every page that is written is in one table only and is not cached. */
 static void check_writes(const struct rig *rig, const struct schedule *schedule)
 {
     uint32_t size = rig->options.page_size;
@@ -313,8 +313,7 @@ static void write_plan(struct rig *rig, const struct schedule *schedule)
         add_to_plan(rig, "%u>%u", schedule->copies[i].from, schedule->copies[i].to);
 }
 
-/* All are on their way to the swap file or back: that is all there is in such a step, and it ends.
- */
+/* Everything is being swapped: such a step has no tokens, and such steps end. */
 static void check_moves(struct rig *rig, const struct schedule *schedule, uint64_t moved_bytes)
 {
     CHECK(schedule->batch.sequence_count == 0 && schedule->batch.logits_row_count == 0);
@@ -330,7 +329,7 @@ static uint64_t moved_bytes(const struct rig *rig)
     return metric_get(&rig->metrics.swap_out_bytes) + metric_get(&rig->metrics.swap_in_bytes);
 }
 
-const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
+const char *rig_turn(struct rig *rig, uint32_t prompt_token_limit)
 {
     rig->now_ns += 1000000;
     scheduler_sweep(rig->scheduler, rig->now_ns);
@@ -339,9 +338,10 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
     if (!scheduler_has_work(rig->scheduler))
         return "";
     uint64_t moved_before = moved_bytes(rig);
-    const struct schedule *schedule = scheduler_next(rig->scheduler, prompt_row_limit, rig->now_ns);
+    const struct schedule *schedule =
+        scheduler_next(rig->scheduler, prompt_token_limit, rig->now_ns);
     CHECK(schedule->batch.row_count == schedule->decode_token_count + schedule->prompt_token_count);
-    CHECK(schedule->prompt_token_count <= prompt_row_limit);
+    CHECK(schedule->prompt_token_count <= prompt_token_limit);
     check(rig);
     if (schedule->batch.row_count == 0) {
         check_moves(rig, schedule, moved_bytes(rig) - moved_before);
@@ -362,16 +362,16 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit)
     return rig->plan;
 }
 
-const char *rig_step(struct rig *rig, uint32_t prompt_row_limit)
+const char *rig_step(struct rig *rig, uint32_t prompt_token_limit)
 {
     const char *plan;
     do
-        plan = rig_turn(rig, prompt_row_limit);
+        plan = rig_turn(rig, prompt_token_limit);
     while (strcmp(plan, RIG_MOVES) == 0);
     return plan;
 }
 
-void rig_preempt(struct rig *rig, unsigned index)
+void rig_requeue(struct rig *rig, unsigned index)
 {
     CHECK(index < rig->scheduler->slots.count);
     struct sequence *sequence = rig->scheduler->slots.order[index];
@@ -383,7 +383,7 @@ void rig_preempt(struct rig *rig, unsigned index)
     check(rig);
 }
 
-void rig_give_way(struct rig *rig, unsigned index)
+void rig_preempt(struct rig *rig, unsigned index)
 {
     CHECK(index < rig->scheduler->slots.count);
     struct sequence *sequence = rig->scheduler->slots.order[index];

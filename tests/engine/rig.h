@@ -89,7 +89,7 @@ struct rig {
     void *workspace;
     const struct completion *named[26]; /* 'A' is the first added, … */
     unsigned named_count;
-    unsigned moves, moves_in_a_row; /* turns without rows */
+    unsigned moves, moves_in_a_row; /* steps without tokens */
     char plan[2048];
 };
 
@@ -97,21 +97,21 @@ struct rig *rig_create(const struct rig_options *options);
 /* Nothing may be left; all pages must be free. */
 void rig_destroy(struct rig *rig);
 
-/* The scheduler becomes a holder; the next letter is its name. */
+/* The scheduler gets a reference; the next letter is its name. */
 void rig_add(struct rig *rig, struct completion *completion);
 
-/* One turn of the engine's loop, checked before and after. Returns the plan: per sequence
-   NAME[.choice]:first+rows, then "from>to" for each page copied; RIG_MOVES when pages went to the
-   swap file or back and there was nothing else; "" when there is nothing to do. */
+/* One pass of the engine's loop, checked before and after. Returns the schedule: per sequence
+   NAME[.index]:first+tokens, then "from>to" for each page copied; RIG_MOVES when the step moved pages to
+   the swap file or back and had no tokens; "" when there is nothing to do. */
 #define RIG_MOVES "moves"
-const char *rig_turn(struct rig *rig, uint32_t prompt_row_limit);
-/* Turns until one has rows, or there is nothing to do. */
-const char *rig_step(struct rig *rig, uint32_t prompt_row_limit);
-/* Somebody who runs gives its pages back, as if there were no room: number `index` in the order of
-   rank. Between steps. Those who follow others cannot, nor those who are leaving. */
+const char *rig_turn(struct rig *rig, uint32_t prompt_token_limit);
+/* Passes until one has tokens, or there is nothing to do. */
+const char *rig_step(struct rig *rig, uint32_t prompt_token_limit);
+/* Requeues a running sequence, number `index` in order, as if there were no page. Between steps. Not a
+   pending fork, nor one that is being swapped out. */
+void rig_requeue(struct rig *rig, unsigned index);
+/* Preempts it: to the swap file if that is the cheaper way. */
 void rig_preempt(struct rig *rig, unsigned index);
-/* The same, but to the swap file if that is the cheaper way. */
-void rig_give_way(struct rig *rig, unsigned index);
 /* Steps until nothing is left; returns how many. Fails after `most`. */
 unsigned rig_run(struct rig *rig, unsigned most);
 

@@ -4,7 +4,7 @@
  * Two kinds of answers. History mode: every position leaves a fake key and value in its page slot
  * (two "layers", the second a digest of the first up to it), and the logits are a digest of all
  * slots that the page table reaches. A wrong page, a lost page copy, a wrong position, a slot that
- * was not computed or a shared page written by another therefore gives other tokens. Page groups
+ * was not computed or a shared page written by another therefore gives other tokens. KV cache groups
  * with a window get the same slots, and at every row those that it sees must equal the first
  * group's. Scripted mode:
  * where the tokens found in the pages begin with a registered prompt (or hold the echo token), the

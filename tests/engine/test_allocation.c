@@ -2,7 +2,7 @@
  * What becomes of the engine when the system has no memory: allocations are counted by the linker's
  * --wrap, and any one of them can be made to fail. Starting either works or
  * leaves nothing behind; a completion either is there or its bytes are not taken; and once there,
- * submitting, computing, giving way and ending allocate nothing at all.
+ * submitting, computing, preempting and ending allocate nothing at all.
  */
 #include "engine/completion_private.h"
 #include "engine/engine.h"
@@ -181,7 +181,7 @@ START_TEST(a_completion_is_there_or_takes_nothing)
 }
 END_TEST
 
-/* Twelve pages for twenty that want up to eleven each: they give way, are late, are cancelled. */
+/* Twelve pages for twenty that want up to eleven each: they are preempted, are late, are cancelled. */
 START_TEST(nothing_is_allocated_while_it_runs)
 {
     static uint32_t tokens[20][30];

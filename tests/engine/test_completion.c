@@ -1,4 +1,4 @@
-/* Completions: budget, rings, holders, and who may be called when. No engine. */
+/* Completions: budget, output tokens, references, and which function may be called when. No engine. */
 #include "engine/completion_private.h"
 
 #include <check.h>
@@ -133,7 +133,7 @@ START_TEST(no_room_now_and_no_room_ever_are_told_apart)
 }
 END_TEST
 
-START_TEST(both_holders_have_to_let_go_in_either_order)
+START_TEST(both_references_are_released_in_either_order)
 {
     atomic_uint epoch = 0;
     for (unsigned engine_first = 0; engine_first < 2; engine_first++) {
@@ -239,7 +239,7 @@ int main(void)
     tcase_add_test(tcase, tokens_rise_in_order_to_the_reader);
     tcase_add_test(tcase, what_the_caller_gave_is_copied);
     tcase_add_test(tcase, no_room_now_and_no_room_ever_are_told_apart);
-    tcase_add_test(tcase, both_holders_have_to_let_go_in_either_order);
+    tcase_add_test(tcase, both_references_are_released_in_either_order);
     tcase_add_test(tcase, cancelling_raises_the_engines_epoch_while_it_holds);
     tcase_add_test(tcase, reader_and_writer_run_side_by_side);
     tcase_add_test_raise_signal(tcase, more_tokens_than_asked_for_is_a_bug, 6);

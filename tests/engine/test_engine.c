@@ -264,7 +264,7 @@ START_TEST(a_group_goes_in_whole_or_not_at_all)
     ck_assert_str_eq(error.code, "context_length_exceeded");
     ck_assert_uint_eq(engine_in_flight(engine), 0);
     completion_release(mixed[1]);
-    /* Two places and a queue of three: five fit, six never do. */
+    /* Two running slots and a queue of three: five fit, six never do. */
     ck_assert_int_eq(engine_submit(engine, group, 6, &error), STATUS_INVALID);
     ck_assert_uint_eq(engine_in_flight(engine), 0);
     scripted_backend_hold(backend);
@@ -640,7 +640,7 @@ START_TEST(retry_after_follows_the_measured_rate)
     wait_done(c[2]);
     for (unsigned i = 0; i < 4; i++)
         late[i] = rig_completion(&r);
-    /* Five in the queue or running; each more place takes 0.6 s (and the machine may be slow). */
+    /* Five in the queue or running; each further place in the queue takes 0.6 s (and the machine may be slow). */
     enum status status = engine_submit(engine, late, 4, &error);
     ck_assert_int_eq(status, STATUS_BUSY);
     ck_assert_uint_ge(error.retry_after_s, 1);
@@ -679,7 +679,7 @@ START_TEST(idle_time_does_not_count_as_slowness)
         late[i] = rig_completion(&r);
     ck_assert_int_eq(engine_submit(engine, late, 4, &error), STATUS_BUSY);
     ck_assert_uint_le(error.retry_after_s,
-                      2); /* four places at milliseconds each, not at a second */
+                      2); /* four places in the queue at milliseconds each, not at a second */
     scripted_backend_let_go(backend);
     for (unsigned i = 0; i < 5; i++) {
         wait_done(c[i]);

@@ -108,7 +108,7 @@ START_TEST(retry_after_is_the_measured_rate)
     uint64_t now_ns = 115 * SECOND; /* of ten, five are left */
     ck_assert_uint_eq(queue_bounds_retry_after_s(&bounds, now_ns), 15);
     ck_assert_int_eq(enter(0, 9, 10, now_ns), STATUS_BUSY);
-    ck_assert_uint_eq(error.retry_after_s, 12); /* four places */
+    ck_assert_uint_eq(error.retry_after_s, 12); /* four places in the queue */
     ck_assert_int_eq(enter(0, 1, 1400, now_ns), STATUS_BUSY);
     ck_assert_uint_eq(error.retry_after_s, 6); /* 400 tokens at 66.7 a second */
     /* Nothing has ended for long: it goes slower than before. */

@@ -1,10 +1,10 @@
 /*
  * A seeded simulator: queue, scheduler, pager and scripted backend under random arrivals of several
- * tenants, priorities, deadlines, cancels, preemptions, cache resets, budgets without room, row
- * limits, pool sizes, page groups, swap files with failing disks and shutdown, with a virtual
- * clock. After each step (in rig_step): pages and slots balance, holders equal tables, no shared or
- * findable page is written, somebody has a row; and here: the queue's counts are right and within
- * its bounds, the budget holds, what is late has ended, the first in rank has not given way, work
+ * tenants, priorities, deadlines, cancels, preemptions, cache resets, budgets without room, token
+ * limits, pool sizes, KV cache groups, swap files with failing disks and shutdown, with a virtual
+ * clock. After each step (in rig_step): pages and slots balance, reference counts equal tables, no shared
+ * or cached page is written, some sequence has a token; and here: the queue's counts are right and within
+ * its bounds, the budget holds, what is late has ended, the first in order was not preempted, work
  * goes on. At the end: every answer equals the one the request gets alone, what was ended early is
  * a beginning of it, nobody was preempted more than twice, all pages and bytes are free.
  *
@@ -329,11 +329,11 @@ static void disturb(struct simulation *sim, unsigned step)
     if (dice(12) == 0)
         one_cancel(sim);
     if (dice(30) == 0 && rig->scheduler->slots.count > 0) {
-        rig_preempt(rig, dice(rig->scheduler->slots.count));
+        rig_requeue(rig, dice(rig->scheduler->slots.count));
         sim->progress_step = step;
     }
     if (rig->swap && dice(15) == 0 && rig->scheduler->slots.count > 0) {
-        rig_give_way(rig, dice(rig->scheduler->slots.count));
+        rig_preempt(rig, dice(rig->scheduler->slots.count));
         sim->progress_step = step;
     }
     if (dice(40) == 0)
@@ -386,7 +386,7 @@ static void check_progress(struct simulation *sim, unsigned step)
         sim->progress = progress;
         sim->progress_step = step;
     }
-    /* Made to give way again and again, one computes all it had for each new token. */
+    /* A sequence that is preempted again and again recomputes everything for each new token. */
     unsigned patience = sim->options.test_preempt_every ? 4000 : 400;
     SURE(step - sim->progress_step < patience);
 }
@@ -544,7 +544,7 @@ static void play_event(struct event_rig *e, unsigned event, unsigned number)
     case EVENT_PREEMPT_FIRST:
     case EVENT_PREEMPT_LAST:
         if (scheduler->slots.count > 0) /* to the swap file, if there is one */
-            rig_give_way(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->slots.count - 1);
+            rig_preempt(e->rig, event == EVENT_PREEMPT_FIRST ? 0 : scheduler->slots.count - 1);
         break;
     case EVENT_LATE:
         e->rig->now_ns = e->deadline_ns;

@@ -1,11 +1,11 @@
 /*
- * Page groups through the engine, on made-up models with small windows: answers have the bits of
+ * KV cache groups through the engine, on made-up models with small windows: answers have the bits of
  * computing everything again for every token, with all pages kept and neither engine nor cache,
  *
  *   - for a prefix hit of every length, up to several windows and one by one around their edges;
- *   - in a pool so small that hits lose pages and sequences give way to each other;
+ *   - in a pool so small that hits lose pages and sequences are preempted for each other;
  *   - preempted at every step and at every fifth, in the midst of windows;
- *   - when choices that share a prompt move on until their windows have left it;
+ *   - when forks that share a prompt move on until their windows have left it;
  *
  * with chunks of 1, 7 and 64 rows and pages of 8 and 16. And the pages that are held are counted.
  */
@@ -373,7 +373,7 @@ START_TEST(lost_pages_shorten_hits_and_change_nothing)
 END_TEST
 
 /* Several at the same time, with a common beginning, in a pool that does not hold them. */
-START_TEST(giving_way_changes_nothing)
+START_TEST(preemption_changes_nothing)
 {
     use_model(_i);
     struct served naive;
@@ -411,7 +411,7 @@ START_TEST(giving_way_changes_nothing)
 END_TEST
 
 /* Three choices share a prompt's pages, copy the last, and give back the others one by one. */
-START_TEST(choices_move_on_from_a_shared_prompt)
+START_TEST(forks_move_on_from_a_shared_prompt)
 {
     use_model(_i);
     struct served naive;
@@ -438,8 +438,8 @@ int main(void)
     tcase_set_timeout(tcase, 300);
     tcase_add_loop_test(tcase, a_hit_of_every_length_gives_the_same_bits, 0, KINDS);
     tcase_add_loop_test(tcase, lost_pages_shorten_hits_and_change_nothing, 0, KINDS);
-    tcase_add_loop_test(tcase, giving_way_changes_nothing, 0, KINDS);
-    tcase_add_loop_test(tcase, choices_move_on_from_a_shared_prompt, 0, KINDS);
+    tcase_add_loop_test(tcase, preemption_changes_nothing, 0, KINDS);
+    tcase_add_loop_test(tcase, forks_move_on_from_a_shared_prompt, 0, KINDS);
     Suite *suite = suite_create("windows");
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);

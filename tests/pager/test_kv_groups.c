@@ -1,4 +1,4 @@
-/* The arithmetic of page groups against counting page by page. */
+/* The arithmetic of KV cache groups against counting page by page. */
 #include "pager/kv_groups.h"
 
 #include <check.h>

@@ -76,7 +76,7 @@ struct paged {
 };
 
 /* Exactly the pages that are needed, in a shuffled order, in a pool whose rest is NaN. The page
-   table is allocated to the byte, so that a sanitizer sees a look beyond it. */
+   table is allocated to the byte, so that a sanitizer sees a read behind it. */
 static struct paged paged_make(const struct kernels *kernels, const struct sequence *s,
                                uint32_t page_size)
 {

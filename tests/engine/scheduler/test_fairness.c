@@ -1,6 +1,6 @@
 /*
  * Who comes first, measured in steps and tokens (the rig's clock is a number): tenants share, lower
- * priorities go earlier, deadlines end what is late, and who gives way is chosen by cost. Answers
+ * priorities go earlier, deadlines end what is late, and the sequence to preempt is chosen by cost. Answers
  * are compared with the oracle throughout: none of it may change a byte.
  */
 #include "engine/scheduler/scheduler_private.h"
@@ -116,20 +116,20 @@ START_TEST(fifty_long_prompts_of_one_key_do_not_delay_another_keys_short_one)
     /* 20 steps computed three prompts of fifty; the short one is behind all of them … */
     ck_assert_uint_gt(same, 280);
     ck_assert_uint_le(other, 1); /* … or in the very next step */
-    /* All pages or all places taken: one of them gives way, which takes a step to decide. */
+    /* All pages or all slots are taken: one sequence is preempted, which takes a step to decide. */
     unsigned crowded = steps_to_first_token(2, 153, 64, &preemptions);
     ck_assert_uint_eq(preemptions, 1);
     unsigned seats = steps_to_first_token(2, 4000, 3, &preemptions);
     ck_assert_uint_eq(preemptions, 1);
     printf("a short prompt behind 50 long ones: %u steps as the same key, %u as another, %u in a "
-           "full pool, %u with all places taken\n",
+           "full pool, %u with all slots taken\n",
            same, other, crowded, seats);
     ck_assert_uint_le(crowded, 3);
     ck_assert_uint_le(seats, 3);
 }
 END_TEST
 
-/* Both always have work: neither is ever ahead by more than a step's rows and a turn. */
+/* Both always have work: neither is ever ahead by more than a step's tokens and a turn. */
 START_TEST(tokens_are_shared_whatever_the_shape_of_the_work)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 4000,
@@ -164,7 +164,7 @@ START_TEST(tokens_are_shared_whatever_the_shape_of_the_work)
 }
 END_TEST
 
-START_TEST(nobody_saves_up_turns_or_owes_some_for_having_been_alone)
+START_TEST(an_idle_tenant_earns_no_credit_and_one_that_ran_alone_owes_nothing)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 400,
                                                        .page_size = 8,
@@ -274,7 +274,7 @@ START_TEST(one_of_a_tenant_decodes_beside_many_of_another)
 }
 END_TEST
 
-START_TEST(who_waits_for_a_prefix_keeps_only_its_own_tenant_waiting)
+START_TEST(waiting_for_a_prefix_blocks_only_the_own_tenant)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 40,
                                                        .page_size = 8,
@@ -301,7 +301,7 @@ END_TEST
 
 /* ---- priorities ---- */
 
-START_TEST(lower_values_go_first_and_then_who_came_first)
+START_TEST(lower_priorities_come_first_and_then_earlier_arrivals)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 40, .page_size = 8, .max_sequences = 1, .max_batch_tokens = 32});
@@ -326,7 +326,7 @@ START_TEST(lower_values_go_first_and_then_who_came_first)
 }
 END_TEST
 
-START_TEST(urgent_prompts_get_their_rows_before_those_that_run)
+START_TEST(urgent_prompts_get_their_tokens_before_those_that_run)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 40, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 16});
@@ -376,7 +376,7 @@ START_TEST(a_tenant_steps_back_behind_others_but_not_ahead_of_them)
 }
 END_TEST
 
-START_TEST(who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one)
+START_TEST(a_waiting_request_that_is_more_urgent_preempts_a_less_urgent_one)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 40, .page_size = 8, .max_sequences = 2, .max_batch_tokens = 32});
@@ -386,7 +386,7 @@ START_TEST(who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one)
     expect(rig, 32, "A:0+5 B:0+5");
     struct completion *cc = add(rig, &c);
     expect(rig, 32, "A:5+1 B:5+1");
-    expect(rig, 32, "A:6+1 C:0+5"); /* the younger one has given way, the first never does */
+    expect(rig, 32, "A:6+1 C:0+5"); /* the younger one was preempted; the first never is */
     expect(rig, 32, "C:5+1 A:7+1");
     expect(rig, 32, "A:8+1 B:0+7");
     ck_assert_uint_eq(cb->sequences[0].preemptions, 1);
@@ -398,9 +398,9 @@ START_TEST(who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one)
 }
 END_TEST
 
-/* ---- who gives way ---- */
+/* ---- which sequence is preempted ---- */
 
-START_TEST(who_gives_way_is_whoever_is_cheapest_to_compute_again)
+START_TEST(the_sequence_that_is_cheapest_to_recompute_is_preempted)
 {
     /* 9 pages: A, B and C hold 7, and all want one more in the same step. B is older than C, but
      * short.
@@ -428,7 +428,7 @@ END_TEST
 
 START_TEST(pages_that_others_hold_too_cost_nothing)
 {
-    /* B's and C's prompts begin alike: giving way, C loses only what it has alone. */
+    /* B's and C's prompts have the same beginning: preempted, C loses only its private pages. */
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 9, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 64});
     struct rig_request a = request_of(0, 6, 12), b = request_of(1, 30, 12), c = b;
@@ -453,9 +453,9 @@ START_TEST(pages_that_others_hold_too_cost_nothing)
 }
 END_TEST
 
-START_TEST(the_last_holder_of_a_shared_page_needs_none)
+START_TEST(the_last_sequence_of_a_shared_page_takes_none)
 {
-    /* Two pages: the choices share the first, one copies it into the second. Nobody gives way. */
+    /* Two pages: the forks share the first, one copies it into the second. None is preempted. */
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 2, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 64});
     struct rig_request a = request_of(0, 4, 4);
@@ -470,7 +470,7 @@ START_TEST(the_last_holder_of_a_shared_page_needs_none)
 }
 END_TEST
 
-START_TEST(who_is_less_urgent_gives_way_first_whatever_it_costs)
+START_TEST(the_less_urgent_is_preempted_first_whatever_it_costs)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 9,
                                                        .page_size = 8,
@@ -493,7 +493,7 @@ START_TEST(who_is_less_urgent_gives_way_first_whatever_it_costs)
 }
 END_TEST
 
-START_TEST(the_tenant_that_holds_most_gives_way_first)
+START_TEST(the_tenant_with_most_pages_is_preempted_first)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 9,
                                                        .page_size = 8,
@@ -517,9 +517,9 @@ START_TEST(the_tenant_that_holds_most_gives_way_first)
 }
 END_TEST
 
-START_TEST(while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit)
+START_TEST(admission_counts_the_worst_case_while_a_twice_preempted_sequence_runs)
 {
-    /* 10 pages. A may come to hold 3, B 4 and so may C: after B, C would only fit on credit. */
+    /* 10 pages. A may come to 3, B and C to 4 each: after B, C would only fit without the worst case. */
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 10,
                                                        .page_size = 8,
                                                        .max_sequences = 4,
@@ -543,7 +543,7 @@ START_TEST(while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit)
 }
 END_TEST
 
-START_TEST(a_follower_that_gave_way_twice_is_not_seated_on_credit)
+START_TEST(a_fork_that_was_preempted_twice_is_admitted_by_its_worst_case)
 {
     /* Both choices want 4 pages and share one: 7 in all, there are 6. */
     struct rig *rig = rig_create(&(struct rig_options){
@@ -561,7 +561,7 @@ START_TEST(a_follower_that_gave_way_twice_is_not_seated_on_credit)
 }
 END_TEST
 
-START_TEST(a_tenant_takes_back_no_more_than_its_part)
+START_TEST(a_tenant_reclaims_no_more_than_its_share)
 {
     /* 17 pages: 8 for each. 1 holds 9; 2 holds 5 and wants 4 more, which is one too many. */
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 17,
@@ -599,7 +599,7 @@ END_TEST
 
 /* ---- deadlines ---- */
 
-START_TEST(a_deadline_ends_a_choice_wherever_it_is)
+START_TEST(a_deadline_ends_a_sequence_waiting_or_running)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 3, .max_batch_tokens = 16});
@@ -648,23 +648,23 @@ int main(void)
     tcase_add_test(tcase, tenants_with_long_prompts_share_each_step);
     tcase_add_test(tcase, fifty_long_prompts_of_one_key_do_not_delay_another_keys_short_one);
     tcase_add_test(tcase, tokens_are_shared_whatever_the_shape_of_the_work);
-    tcase_add_test(tcase, nobody_saves_up_turns_or_owes_some_for_having_been_alone);
+    tcase_add_test(tcase, an_idle_tenant_earns_no_credit_and_one_that_ran_alone_owes_nothing);
     tcase_add_test(tcase, what_is_cached_or_computed_again_is_not_charged);
     tcase_add_test(tcase, one_of_a_tenant_decodes_beside_many_of_another);
-    tcase_add_test(tcase, who_waits_for_a_prefix_keeps_only_its_own_tenant_waiting);
-    tcase_add_test(tcase, lower_values_go_first_and_then_who_came_first);
-    tcase_add_test(tcase, urgent_prompts_get_their_rows_before_those_that_run);
+    tcase_add_test(tcase, waiting_for_a_prefix_blocks_only_the_own_tenant);
+    tcase_add_test(tcase, lower_priorities_come_first_and_then_earlier_arrivals);
+    tcase_add_test(tcase, urgent_prompts_get_their_tokens_before_those_that_run);
     tcase_add_test(tcase, a_tenant_steps_back_behind_others_but_not_ahead_of_them);
-    tcase_add_test(tcase, who_waits_and_is_more_urgent_takes_the_place_of_a_lesser_one);
-    tcase_add_test(tcase, who_gives_way_is_whoever_is_cheapest_to_compute_again);
+    tcase_add_test(tcase, a_waiting_request_that_is_more_urgent_preempts_a_less_urgent_one);
+    tcase_add_test(tcase, the_sequence_that_is_cheapest_to_recompute_is_preempted);
     tcase_add_test(tcase, pages_that_others_hold_too_cost_nothing);
-    tcase_add_test(tcase, the_last_holder_of_a_shared_page_needs_none);
-    tcase_add_test(tcase, who_is_less_urgent_gives_way_first_whatever_it_costs);
-    tcase_add_test(tcase, the_tenant_that_holds_most_gives_way_first);
-    tcase_add_test(tcase, while_one_that_gave_way_twice_runs_nobody_is_admitted_on_credit);
-    tcase_add_test(tcase, a_follower_that_gave_way_twice_is_not_seated_on_credit);
-    tcase_add_test(tcase, a_tenant_takes_back_no_more_than_its_part);
-    tcase_add_test(tcase, a_deadline_ends_a_choice_wherever_it_is);
+    tcase_add_test(tcase, the_last_sequence_of_a_shared_page_takes_none);
+    tcase_add_test(tcase, the_less_urgent_is_preempted_first_whatever_it_costs);
+    tcase_add_test(tcase, the_tenant_with_most_pages_is_preempted_first);
+    tcase_add_test(tcase, admission_counts_the_worst_case_while_a_twice_preempted_sequence_runs);
+    tcase_add_test(tcase, a_fork_that_was_preempted_twice_is_admitted_by_its_worst_case);
+    tcase_add_test(tcase, a_tenant_reclaims_no_more_than_its_share);
+    tcase_add_test(tcase, a_deadline_ends_a_sequence_waiting_or_running);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

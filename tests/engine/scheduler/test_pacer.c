@@ -105,7 +105,7 @@ START_TEST(a_machine_that_becomes_slower_is_noticed_at_once)
 }
 END_TEST
 
-START_TEST(a_prompt_always_gets_a_row)
+START_TEST(a_prompt_always_gets_a_token)
 {
     struct pacer pacer;
     pacer_init(&pacer, 1, 64);
@@ -116,7 +116,7 @@ START_TEST(a_prompt_always_gets_a_row)
 }
 END_TEST
 
-START_TEST(a_slow_machine_does_not_read_its_weights_for_a_row_or_two)
+START_TEST(a_slow_machine_does_not_read_its_weights_for_a_token_or_two)
 {
     /* A large model: 80 ms to read, 20 ms a row. Alone, 16 rows; beside who decodes, what fits. */
     const struct machine m = {80, 20, 20};
@@ -142,8 +142,8 @@ int main(void)
     tcase_add_loop_test(tcase, a_step_stays_under_the_target_and_uses_most_of_it, 0, 4);
     tcase_add_test(tcase, when_decoding_alone_is_slow_prompts_stretch_it_by_a_quarter);
     tcase_add_test(tcase, a_machine_that_becomes_slower_is_noticed_at_once);
-    tcase_add_test(tcase, a_prompt_always_gets_a_row);
-    tcase_add_test(tcase, a_slow_machine_does_not_read_its_weights_for_a_row_or_two);
+    tcase_add_test(tcase, a_prompt_always_gets_a_token);
+    tcase_add_test(tcase, a_slow_machine_does_not_read_its_weights_for_a_token_or_two);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

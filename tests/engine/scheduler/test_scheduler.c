@@ -117,7 +117,7 @@ START_TEST(decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival)
 }
 END_TEST
 
-START_TEST(the_prompt_row_limit_shortens_chunks_only)
+START_TEST(the_prompt_token_limit_shortens_chunks_only)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 10});
@@ -134,7 +134,7 @@ START_TEST(the_prompt_row_limit_shortens_chunks_only)
 }
 END_TEST
 
-START_TEST(more_decoding_sequences_than_rows_take_turns)
+START_TEST(more_decoding_sequences_than_tokens_of_a_step_take_turns)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 5, .max_batch_tokens = 2});
@@ -188,7 +188,7 @@ START_TEST(turns_are_fair_and_prompts_do_not_starve)
 }
 END_TEST
 
-START_TEST(one_row_per_step_is_legal)
+START_TEST(one_token_per_step_is_legal)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 5, .max_batch_tokens = 1});
@@ -224,7 +224,7 @@ START_TEST(nobody_passes_the_head_of_the_queue)
 }
 END_TEST
 
-START_TEST(the_youngest_gives_way_and_finishes_later_with_the_same_bytes)
+START_TEST(the_youngest_is_preempted_and_finishes_later_with_the_same_bytes)
 {
     /* 5 pages of 8. A and B grow to 3 pages each. */
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 5,
@@ -235,7 +235,7 @@ START_TEST(the_youngest_gives_way_and_finishes_later_with_the_same_bytes)
     struct rig_request a = request_of(0, 14, 8), b = request_of(1, 14, 8);
     struct completion *ca = add(rig, &a), *cb = add(rig, &b);
     static const char *const plans[] = {
-        "A:0+14 B:0+14", "A:14+1 B:14+1", "A:15+1 B:15+1", "A:16+1", /* B has given way */
+        "A:0+14 B:0+14", "A:14+1 B:14+1", "A:15+1 B:15+1", "A:16+1", /* B was preempted */
         "A:17+1",        "A:18+1",        "A:19+1",        "A:20+1",
         "B:0+17", /* prompt and answer so far, computed again */
         "B:17+1",        "B:18+1",        "B:19+1",        "B:20+1",
@@ -273,7 +273,7 @@ START_TEST(recomputing_is_cheap_while_the_pages_are_cached)
 }
 END_TEST
 
-START_TEST(a_choice_that_gave_way_twice_comes_back_only_when_all_of_it_fits)
+START_TEST(a_sequence_that_was_preempted_twice_is_admitted_only_when_its_worst_case_fits)
 {
     struct rig *rig = rig_create(&(struct rig_options){.page_count = 7,
                                                        .page_size = 8,
@@ -298,7 +298,7 @@ START_TEST(a_choice_that_gave_way_twice_comes_back_only_when_all_of_it_fits)
        is over, goes again, and waits for A's end. */
     ck_assert_str_eq(turns, "+1-10 +14-22 +24-24 ");
     ck_assert_uint_eq(cc->sequences[0].preemptions, 2);
-    ck_assert_uint_eq(ca->sequences[0].preemptions, 0); /* the oldest never gives way */
+    ck_assert_uint_eq(ca->sequences[0].preemptions, 0); /* the oldest is never preempted */
     ck_assert_uint_eq(cb->sequences[0].preemptions, 0);
     done(rig, ca, &a);
     done(rig, cb, &b);
@@ -309,7 +309,7 @@ END_TEST
 
 START_TEST(full_need_counts_what_others_may_come_to_need)
 {
-    /* A and B may each come to hold 4 pages; B has given way twice before. */
+    /* A and B may each come to 4 pages; B was preempted twice before. */
     for (unsigned page_count = 7; page_count <= 8; page_count++) {
         struct rig *rig = rig_create(&(struct rig_options){.page_count = page_count,
                                                            .page_size = 8,
@@ -338,7 +338,7 @@ START_TEST(full_need_counts_what_others_may_come_to_need)
 }
 END_TEST
 
-START_TEST(choices_share_the_prompts_pages_and_split_on_the_first_write)
+START_TEST(forks_share_the_prompts_pages_and_copy_on_the_first_write)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 32});
@@ -348,10 +348,10 @@ START_TEST(choices_share_the_prompts_pages_and_split_on_the_first_write)
     a.seed = 42;
     struct completion *ca = add(rig, &a);
     expect(rig, 32, "A:0+12");
-    ck_assert_uint_eq(pager_free_count(rig->pager), 18); /* two pages, three holders each */
+    ck_assert_uint_eq(pager_free_count(rig->pager), 18); /* two pages, three references each */
     for (unsigned i = 0; i < 3; i++)
         ck_assert_uint_eq(completion_output_count(ca, i), 1);
-    /* The first two copy the page that is half full; the last holder writes where it is. */
+    /* The first two copy the page that is half full; the last one writes where it is. */
     expect(rig, 32, "A:12+1 A.1:12+1 A.2:12+1 2>3 2>4");
     ck_assert_uint_eq(pager_free_count(rig->pager), 16); /* the full page is still shared */
     expect(rig, 32, "A:13+1 A.1:13+1 A.2:13+1");
@@ -363,7 +363,7 @@ START_TEST(choices_share_the_prompts_pages_and_split_on_the_first_write)
 }
 END_TEST
 
-START_TEST(choices_of_a_prompt_that_ends_with_a_page_copy_nothing)
+START_TEST(forks_of_a_prompt_that_ends_with_a_page_copy_nothing)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 5});
@@ -378,7 +378,7 @@ START_TEST(choices_of_a_prompt_that_ends_with_a_page_copy_nothing)
 }
 END_TEST
 
-START_TEST(more_choices_than_places_run_one_wave_after_the_other)
+START_TEST(more_sequences_than_slots_run_one_wave_after_the_other)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 2, .max_batch_tokens = 32});
@@ -453,7 +453,7 @@ START_TEST(a_known_prefix_is_not_computed_again)
 }
 END_TEST
 
-START_TEST(a_prefix_in_the_making_is_waited_for)
+START_TEST(a_prefix_that_is_being_computed_is_waited_for)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 40, .page_size = 8, .max_sequences = 8, .max_batch_tokens = 16});
@@ -476,7 +476,7 @@ START_TEST(a_prefix_in_the_making_is_waited_for)
 }
 END_TEST
 
-START_TEST(who_waits_for_a_prefix_goes_on_when_its_maker_is_cancelled)
+START_TEST(a_request_that_waits_for_a_prefix_goes_on_when_its_maker_is_cancelled)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 40, .page_size = 8, .max_sequences = 8, .max_batch_tokens = 16});
@@ -521,7 +521,7 @@ START_TEST(cancelled_work_is_gone_with_its_pages_before_the_next_step)
 }
 END_TEST
 
-START_TEST(one_choice_can_be_stopped_even_the_one_that_leads)
+START_TEST(one_sequence_can_be_stopped_even_the_parent)
 {
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 20, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 8});
@@ -531,7 +531,7 @@ START_TEST(one_choice_can_be_stopped_even_the_one_that_leads)
     struct completion *ca = add(rig, &a);
     expect(rig, 8, "A:0+8");
     completion_stop_choice(ca, 0);
-    expect(rig, 8, "A.1:8+4"); /* a follower leads now, and finds the first page */
+    expect(rig, 8, "A.1:8+4"); /* a fork is the parent now, and finds the first page */
     completion_stop_choice(ca, 2);
     expect(rig, 8, "A.1:12+1");
     ck_assert(!completion_done(ca));
@@ -644,7 +644,7 @@ END_TEST
 
 START_TEST(two_hundred_secrets_stay_with_their_owners)
 {
-    /* B69: prompts that share a head and differ in a secret; two places; cached counts are true. */
+    /* B69: prompts that share a head and differ in a secret; two slots; cached counts are true. */
     struct rig *rig = rig_create(&(struct rig_options){
         .page_count = 30, .page_size = 8, .max_sequences = 2, .max_batch_tokens = 40});
     static uint32_t secrets[200][37];
@@ -691,7 +691,7 @@ START_TEST(end_tokens_end_an_answer_and_are_not_part_of_it)
 }
 END_TEST
 
-/* ---- page groups ---- */
+/* ---- KV cache groups ---- */
 
 static uint32_t pages_used(const struct rig *rig)
 {
@@ -794,29 +794,31 @@ int main(void)
 {
     Suite *suite = suite_create("scheduler");
     TCase *tcase = tcase_create("core");
+    tcase_set_timeout(tcase, 600); /* against hangs only */
     tcase_add_test(tcase, a_prompt_is_computed_in_chunks_and_then_decoded);
     tcase_add_test(tcase, a_long_sequence_holds_its_windows_only);
     tcase_add_test(tcase, a_pool_holds_longer_sequences_with_windows);
     tcase_add_test(tcase, a_prefix_in_the_making_is_found_behind_its_makers_window);
     tcase_add_test(tcase, times_are_measured_from_submit_to_end);
     tcase_add_test(tcase, decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival);
-    tcase_add_test(tcase, the_prompt_row_limit_shortens_chunks_only);
-    tcase_add_test(tcase, more_decoding_sequences_than_rows_take_turns);
+    tcase_add_test(tcase, the_prompt_token_limit_shortens_chunks_only);
+    tcase_add_test(tcase, more_decoding_sequences_than_tokens_of_a_step_take_turns);
     tcase_add_test(tcase, turns_are_fair_and_prompts_do_not_starve);
-    tcase_add_test(tcase, one_row_per_step_is_legal);
+    tcase_add_test(tcase, one_token_per_step_is_legal);
     tcase_add_test(tcase, nobody_passes_the_head_of_the_queue);
-    tcase_add_test(tcase, the_youngest_gives_way_and_finishes_later_with_the_same_bytes);
+    tcase_add_test(tcase, the_youngest_is_preempted_and_finishes_later_with_the_same_bytes);
     tcase_add_test(tcase, recomputing_is_cheap_while_the_pages_are_cached);
-    tcase_add_test(tcase, a_choice_that_gave_way_twice_comes_back_only_when_all_of_it_fits);
+    tcase_add_test(tcase,
+                   a_sequence_that_was_preempted_twice_is_admitted_only_when_its_worst_case_fits);
     tcase_add_test(tcase, full_need_counts_what_others_may_come_to_need);
-    tcase_add_test(tcase, choices_share_the_prompts_pages_and_split_on_the_first_write);
-    tcase_add_test(tcase, choices_of_a_prompt_that_ends_with_a_page_copy_nothing);
-    tcase_add_test(tcase, more_choices_than_places_run_one_wave_after_the_other);
+    tcase_add_test(tcase, forks_share_the_prompts_pages_and_copy_on_the_first_write);
+    tcase_add_test(tcase, forks_of_a_prompt_that_ends_with_a_page_copy_nothing);
+    tcase_add_test(tcase, more_sequences_than_slots_run_one_wave_after_the_other);
     tcase_add_test(tcase, a_known_prefix_is_not_computed_again);
-    tcase_add_test(tcase, a_prefix_in_the_making_is_waited_for);
-    tcase_add_test(tcase, who_waits_for_a_prefix_goes_on_when_its_maker_is_cancelled);
+    tcase_add_test(tcase, a_prefix_that_is_being_computed_is_waited_for);
+    tcase_add_test(tcase, a_request_that_waits_for_a_prefix_goes_on_when_its_maker_is_cancelled);
     tcase_add_test(tcase, cancelled_work_is_gone_with_its_pages_before_the_next_step);
-    tcase_add_test(tcase, one_choice_can_be_stopped_even_the_one_that_leads);
+    tcase_add_test(tcase, one_sequence_can_be_stopped_even_the_parent);
     tcase_add_test(tcase, the_answer_ends_where_the_pool_does_and_the_queue_moves_on);
     tcase_add_test(tcase, the_longest_prompt_that_is_admitted_gets_one_token);
     tcase_add_test(tcase, sixteen_requests_in_a_pool_for_three_all_finish_in_order);

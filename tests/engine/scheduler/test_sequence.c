@@ -1,5 +1,5 @@
 /*
- * A sequence's pages in page groups, in exact numbers: what a prompt starts with, what moves on
+ * A sequence's pages in KV cache groups, in exact numbers: what a prompt starts with, what moves on
  * with its window, what a choice takes and shares, and what it may come to take.
  *
  * Pages of 8 tokens, steps of up to 16 rows; group 0 sees all, 1 and 2 the last 20 tokens: at most
@@ -145,7 +145,7 @@ START_TEST(a_prompt_moves_on_in_pages_of_its_own)
 }
 END_TEST
 
-START_TEST(who_decodes_gives_back_at_the_end_of_a_page)
+START_TEST(a_decoding_sequence_releases_pages_at_the_end_of_a_page)
 {
     struct completion *completion = completion_of(39);
     start(0, completion);
@@ -205,7 +205,7 @@ START_TEST(a_hit_starts_with_the_last_window)
 }
 END_TEST
 
-START_TEST(choices_share_and_split_in_every_group)
+START_TEST(forks_share_and_copy_in_every_group)
 {
     struct completion *completion = completion_of(28);
     start(0, completion);
@@ -226,7 +226,7 @@ START_TEST(choices_share_and_split_in_every_group)
     check_pages();
     ck_assert_uint_eq(sequence_private_pages(&sequences[0], pager), 0);
     ck_assert_uint_eq(sequence_worst_case_growth(&sequences[0], pager, ROWS), 16 - 4 + 1 + 2 * 4);
-    /* Position 28 lies in page 3, which has three holders in every group. */
+    /* Position 28 lies in page 3, which has three references in every group. */
     ck_assert_int_eq(step(0, 1), GROUPS);
     ck_assert_int_eq(step(1, 1), GROUPS);
     ck_assert_int_eq(step(2, 1), 0); /* the last one writes where it is */
@@ -255,9 +255,9 @@ int main(void)
     TCase *tcase = tcase_create("core");
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, a_prompt_moves_on_in_pages_of_its_own);
-    tcase_add_test(tcase, who_decodes_gives_back_at_the_end_of_a_page);
+    tcase_add_test(tcase, a_decoding_sequence_releases_pages_at_the_end_of_a_page);
     tcase_add_test(tcase, a_hit_starts_with_the_last_window);
-    tcase_add_test(tcase, choices_share_and_split_in_every_group);
+    tcase_add_test(tcase, forks_share_and_copy_in_every_group);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,5 +1,5 @@
 /*
- * Who gives way to the swap file, exactly: what is written and read, how much of it in a step, what
+ * The swap file, exactly: what is written and read, how much of it in a step, what
  * is computed again, which way costs less, and what comes of full files, failing disks, hang-ups
  * and pages that were to be found. Answers are compared with the oracle throughout.
  */
@@ -102,7 +102,7 @@ START_TEST(nothing_is_computed_again)
     struct completion *ca = add(rig, &a);
     expect(rig, 64, "A:0+20");
     expect(rig, 64, "A:20+1");
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     ck_assert_uint_eq(writes, 0); /* not before the next step */
     expect(rig, 64, "A:21+1");
     ck_assert_uint_eq(writes, 3); /* 21 positions: three pages of 8, the last one begun */
@@ -129,7 +129,7 @@ START_TEST(neighbours_wait_for_two_pages_a_step)
     expect(rig, 64, "A:10+1 B:54+4");
     expect(rig, 64, "A:11+1 B:58+1");
     uint32_t free_count = pager_free_count(rig->pager);
-    rig_give_way(rig, 1);
+    rig_preempt(rig, 1);
     for (uint32_t step = 0; step < 4; step++) { /* 59 positions, eight pages, from the last */
         char plan[16];
         snprintf(plan, sizeof plan, "A:%u+1", 12 + step);
@@ -139,7 +139,7 @@ START_TEST(neighbours_wait_for_two_pages_a_step)
         if (step < 3)
             ck_assert_uint_eq(pager_free_count(rig->pager), free_count + freed);
     }
-    /* … and B has a place again: its pages are read in as many steps. */
+    /* … and B has a slot again: its pages are read in as many steps. */
     for (uint32_t step = 0; step < 3; step++) {
         char plan[16];
         snprintf(plan, sizeof plan, "A:%u+1", 16 + step);
@@ -181,10 +181,10 @@ START_TEST(a_half_computed_prompt_goes_on_where_it_was)
     a.choice_count = _i ? 3 : 1;
     struct completion *ca = add(rig, &a);
     expect(rig, 20, "A:0+20");
-    rig_give_way(rig, 0);
-    ck_assert_uint_eq(rig->scheduler->slots.count, 1); /* who follows it waits again */
+    rig_preempt(rig, 0);
+    ck_assert_uint_eq(rig->scheduler->slots.count, 1); /* its pending fork waits again */
     ck_assert_int_eq(rig->scheduler->slots.order[0]->state, SEQUENCE_SWAPPING_OUT);
-    /* Another choice leads now, from what can be found; or, alone, the first goes on at 20. */
+    /* Another sequence is the parent now, from what is cached; or, alone, the first goes on at 20. */
     expect(rig, 64, _i ? "A.1:16+34" : "A:20+30");
     rig_run(rig, 50);
     ck_assert_uint_eq(writes, 3); /* of seven pages those with something in them */
@@ -205,7 +205,7 @@ START_TEST(windows_go_as_far_as_they_see)
     struct completion *ca = add(rig, &a);
     expect(rig, 64, "A:0+64");
     expect(rig, 64, "A:64+1");
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     if (_i == 1) /* a page that only an earlier beginning of a window needs */
         pager_forget(rig->pager);
     expect(rig, 64, "A:65+1");
@@ -223,7 +223,7 @@ END_TEST
 
 /* ---- nobody else has anything to compute ---- */
 
-/* A's 59 positions, eight pages, alone and on their way to the file, two in each turn. */
+/* A's 59 positions, eight pages, alone and on their way to the file, two in each step. */
 static struct completion *leave_alone(struct rig *rig, struct rig_request *a)
 {
     *a = request_of(0, 58, 10);
@@ -231,11 +231,11 @@ static struct completion *leave_alone(struct rig *rig, struct rig_request *a)
     struct completion *completion = add(rig, a);
     expect(rig, 64, "A:0+58");
     expect(rig, 64, "A:58+1");
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     return completion;
 }
 
-START_TEST(alone_it_moves_two_pages_a_turn)
+START_TEST(alone_it_moves_two_pages_a_step)
 {
     struct rig *rig = rig_with(usual);
     struct rig_request a;
@@ -247,7 +247,7 @@ START_TEST(alone_it_moves_two_pages_a_turn)
         ck_assert_uint_eq(reads, moved < 8 ? 0 : moved - 8);
         ck_assert_uint_eq(count(rig, steps), steps);
     }
-    /* The turn that writes the last two admits it again; the one that reads the last two has rows.
+    /* The step that writes the last two admits it again; the one that reads the last two has tokens.
      */
     ck_assert_uint_eq(moved, 14);
     ck_assert_uint_eq(reads, 8);
@@ -261,7 +261,7 @@ START_TEST(alone_it_moves_two_pages_a_turn)
 }
 END_TEST
 
-START_TEST(who_arrives_does_not_wait_for_the_moves_of_others)
+START_TEST(an_arrival_does_not_wait_for_the_swapping_of_others)
 {
     /* After _i turns of seven, on the way there or back. */
     struct rig *rig = rig_with(usual);
@@ -282,7 +282,7 @@ START_TEST(who_arrives_does_not_wait_for_the_moves_of_others)
 }
 END_TEST
 
-START_TEST(who_is_cancelled_on_its_way_is_gone_at_once)
+START_TEST(a_cancel_during_swapping_takes_effect_at_once)
 {
     /* After each number of turns; by its reader, by its deadline, with all others at the end. */
     struct rig *rig = rig_with(usual);
@@ -363,7 +363,7 @@ START_TEST(shared_beginnings_are_not_written)
     expect(rig, 64, "A:0+41");
     struct completion *cb = add(rig, &b);
     expect(rig, 64, "A:41+1 B:32+9");
-    rig_give_way(rig, 1);
+    rig_preempt(rig, 1);
     ck_assert_uint_eq(cb->sequences[0].swapped.shared_count, 4);
     expect(rig, 64, "A:42+1");
     ck_assert_uint_eq(writes, 2);
@@ -381,7 +381,7 @@ END_TEST
 
 START_TEST(a_shared_beginning_that_is_gone_is_computed_again)
 {
-    /* B waits for a place while A, which holds what they share, ends and its pages are forgotten.
+    /* B waits for a slot while A, which has the shared pages, ends and its pages are evicted.
      */
     struct rig_options options = usual;
     options.max_sequences = 2;
@@ -393,7 +393,7 @@ START_TEST(a_shared_beginning_that_is_gone_is_computed_again)
     expect(rig, 64, "A:0+33");
     struct completion *cb = add(rig, &b);
     expect(rig, 64, "A:33+1 B:32+1");
-    rig_give_way(rig, 1);
+    rig_preempt(rig, 1);
     struct completion *cc = add(rig, &c); /* goes first */
     expect(rig, 64, "A:34+1 C:0+9");
     ck_assert_uint_eq(cb->sequences[0].swapped.shared_count, 4);
@@ -440,12 +440,12 @@ START_TEST(the_cheaper_way_is_taken)
     struct completion *ca = add(rig, &a);
     expect(rig, 64, "A:0+40");
     page_swap_set_token_ns(rig->swap, 1e-3);
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     ck_assert_uint_eq(rig->scheduler->slots.count, 0);
     rig_step(rig, 64);
     ck_assert_uint_eq(writes, 0);
     page_swap_set_token_ns(rig->swap, 1e12);
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     ck_assert_uint_eq(rig->scheduler->slots.count, 1);
     rig_run(rig, 50);
     ck_assert_uint_eq(count(rig, swap_outs), 1);
@@ -457,7 +457,7 @@ END_TEST
 
 /* ---- when it cannot be ---- */
 
-START_TEST(a_file_that_is_full_is_no_place)
+START_TEST(a_full_file_means_recomputing)
 {
     struct rig_options options = usual;
     options.swap_slots = 4;
@@ -465,11 +465,11 @@ START_TEST(a_file_that_is_full_is_no_place)
     struct rig_request a = request_of(0, 40, 8), b = request_of(1, 20, 8);
     struct completion *ca = add(rig, &a), *cb = add(rig, &b);
     expect(rig, 64, "A:0+40 B:0+20");
-    rig_give_way(rig, 0); /* five pages */
+    rig_preempt(rig, 0); /* five pages */
     ck_assert_uint_eq(writes, 0);
     ck_assert_uint_eq(count(rig, swap_fallbacks), 1);
     expect(rig, 64, "B:20+1 A:40+1"); /* what is in the prefix cache is not computed again */
-    rig_give_way(rig, 1);             /* three */
+    rig_preempt(rig, 1);              /* three */
     rig_run(rig, 50);
     ck_assert_uint_eq(count(rig, swap_outs), 1);
     ck_assert_uint_eq(count(rig, swap_fallbacks), 1);
@@ -487,21 +487,21 @@ START_TEST(a_disk_that_fails_is_no_harm)
     struct completion *ca = add(rig, &a);
     expect(rig, 64, "A:0+40");
     fail_write_after = 3; /* in the midst of five pages */
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     expect(rig, 64, "A:0+41");
     ck_assert_uint_eq(count(rig, swap_errors), 1);
     ck_assert_uint_eq(count(rig, swap_fallbacks), 1);
     ck_assert_int_eq(atomic_load(&rig->metrics.swap_used_bytes), 0);
     fail_write_after = UINT32_MAX;
     fail_read_after = 4;
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     expect(rig, 64, "A:0+42");
     ck_assert_uint_eq(count(rig, swap_outs), 1);
     ck_assert_uint_eq(count(rig, swap_ins), 0);
     ck_assert_uint_eq(count(rig, swap_errors), 2);
     ck_assert_uint_eq(count(rig, swap_fallbacks), 2);
     fail_read_after = UINT32_MAX;
-    rig_give_way(rig, 0);
+    rig_preempt(rig, 0);
     expect(rig, 64, "A:42+1"); /* it goes on being tried */
     rig_run(rig, 50);
     done(rig, ca, &a);
@@ -509,9 +509,9 @@ START_TEST(a_disk_that_fails_is_no_harm)
 }
 END_TEST
 
-START_TEST(who_ends_anywhere_gives_its_slots_back)
+START_TEST(an_end_in_any_state_frees_the_slots_of_the_file)
 {
-    /* Cancelled, or late: leaving, waiting with an image, returning. */
+    /* Cancelled, or late: being swapped out, waiting, being swapped in. */
     for (unsigned steps = 0; steps < 8; steps++) {
         struct rig *rig = rig_with(usual);
         struct rig_request a = request_of(0, 10, 60), b = request_of(1, 60, 10);
@@ -520,7 +520,7 @@ START_TEST(who_ends_anywhere_gives_its_slots_back)
         struct completion *ca = add(rig, &a), *cb = add(rig, &b);
         rig_step(rig, 64);
         rig_step(rig, 64);
-        rig_give_way(rig, 1);
+        rig_preempt(rig, 1);
         for (unsigned i = 0; i < steps; i++)
             rig_step(rig, 64);
         if (steps % 2 == 0)
@@ -536,7 +536,7 @@ START_TEST(who_ends_anywhere_gives_its_slots_back)
 }
 END_TEST
 
-START_TEST(who_gives_way_while_it_returns_has_nothing_to_write)
+START_TEST(preempted_while_swapped_in_it_has_nothing_to_write)
 {
     struct rig *rig = rig_with(usual);
     struct rig_request a = request_of(0, 10, 60), b = request_of(1, 60, 10);
@@ -544,13 +544,13 @@ START_TEST(who_gives_way_while_it_returns_has_nothing_to_write)
     struct completion *ca = add(rig, &a), *cb = add(rig, &b);
     rig_step(rig, 64);
     rig_step(rig, 64);
-    rig_give_way(rig, 1);
+    rig_preempt(rig, 1);
     while (reads == 0)
         rig_step(rig, 64);
     unsigned written = writes;
     ck_assert_uint_eq(written, 8);
     ck_assert_int_eq(rig->scheduler->slots.order[1]->state, SEQUENCE_SWAPPING_IN);
-    rig_give_way(rig, 1);
+    rig_preempt(rig, 1);
     ck_assert_uint_eq(cb->sequences[0].swapped.slot_count, 8);
     rig_run(rig, 100);
     ck_assert_uint_eq(writes, written);
@@ -579,13 +579,13 @@ START_TEST(the_file_has_no_name_and_a_cap)
     ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_OK);
     ck_assert_uint_eq(page_swap_free(swap), 4);
     ck_assert_int_eq(rmdir(folder), 0); /* nothing in it */
-    struct swapped_pages image = {0};
+    struct swapped_pages swapped = {0};
     for (uint32_t i = 0; i < 4; i++)
-        ck_assert(page_swap_out(swap, &image, 1, 0, 3 - i));
-    ck_assert(!page_swap_out(swap, &image, 1, 0, 0));
-    ck_assert_uint_eq(image.slot_count, 4);
+        ck_assert(page_swap_out(swap, &swapped, 1, 0, 3 - i));
+    ck_assert(!page_swap_out(swap, &swapped, 1, 0, 0));
+    ck_assert_uint_eq(swapped.slot_count, 4);
     ck_assert_uint_eq(page_swap_used(swap), 4);
-    page_swap_drop(swap, &image);
+    page_swap_drop(swap, &swapped);
     page_swap_destroy(swap);
 
     ck_assert_int_eq(page_swap_create(&options, &swap, &error), STATUS_INVALID); /* it has gone */
@@ -644,23 +644,24 @@ int main(void)
 {
     log_init(LOG_TEXT, LOG_ERROR); /* failing disks are no news */
     TCase *tcase = tcase_create("swap");
+    tcase_set_timeout(tcase, 600); /* against hangs only */
     tcase_add_test(tcase, nothing_is_computed_again);
     tcase_add_test(tcase, neighbours_wait_for_two_pages_a_step);
     tcase_add_test(tcase, lack_of_pages_swaps);
     tcase_add_loop_test(tcase, a_half_computed_prompt_goes_on_where_it_was, 0, 2);
     tcase_add_loop_test(tcase, windows_go_as_far_as_they_see, 0, 2);
-    tcase_add_test(tcase, alone_it_moves_two_pages_a_turn);
-    tcase_add_loop_test(tcase, who_arrives_does_not_wait_for_the_moves_of_others, 0, 7);
-    tcase_add_loop_test(tcase, who_is_cancelled_on_its_way_is_gone_at_once, 0, 3 * 8);
+    tcase_add_test(tcase, alone_it_moves_two_pages_a_step);
+    tcase_add_loop_test(tcase, an_arrival_does_not_wait_for_the_swapping_of_others, 0, 7);
+    tcase_add_loop_test(tcase, a_cancel_during_swapping_takes_effect_at_once, 0, 3 * 8);
     tcase_add_test(tcase, a_cancel_makes_room_at_once);
     tcase_add_test(tcase, a_step_moves_8_mib);
     tcase_add_test(tcase, shared_beginnings_are_not_written);
     tcase_add_test(tcase, a_shared_beginning_that_is_gone_is_computed_again);
     tcase_add_test(tcase, the_cheaper_way_is_taken);
-    tcase_add_test(tcase, a_file_that_is_full_is_no_place);
+    tcase_add_test(tcase, a_full_file_means_recomputing);
     tcase_add_test(tcase, a_disk_that_fails_is_no_harm);
-    tcase_add_test(tcase, who_ends_anywhere_gives_its_slots_back);
-    tcase_add_test(tcase, who_gives_way_while_it_returns_has_nothing_to_write);
+    tcase_add_test(tcase, an_end_in_any_state_frees_the_slots_of_the_file);
+    tcase_add_test(tcase, preempted_while_swapped_in_it_has_nothing_to_write);
     tcase_add_test(tcase, the_file_has_no_name_and_a_cap);
     tcase_add_test(tcase, a_directory_is_tried_before_there_are_pages);
     Suite *suite = suite_create("swap");
