@@ -278,7 +278,11 @@ int program_serve(struct options *options, runtime_backend_factory factory)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
-    http_stop(service->http);
+    if (!http_stop(service->http)) {
+        /* Its threads still use what would be freed now. */
+        log_stop();
+        _exit(1);
+    }
     preprocessing_thread_destroy(service->text);
     runtime_destroy(&service->runtime);
     auth_destroy(service->auth);

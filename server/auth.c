@@ -1,4 +1,11 @@
-/* API keys: see auth.h. */
+/*
+ * API keys: see auth.h.
+ *
+ * Keys stand in one table under a lock, each at a place that it keeps: its number. The file is read
+ * into a table of its own first, so that trouble leaves the keys as they were. A key is compared
+ * with all of them, byte by byte and without an early end, so that the time tells nothing. Messages
+ * and logs name a key's line or number, never the key.
+ */
 #include "server/auth.h"
 
 #include "base/check.h"

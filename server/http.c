@@ -608,23 +608,23 @@ static bool wait_for_none(struct http_server *server, double seconds)
     return true;
 }
 
-void http_stop(struct http_server *server)
+bool http_stop(struct http_server *server)
 {
     if (!server)
-        return;
+        return true;
     http_drain(server);
     abort_requests(server);
     if (!wait_for_none(server, 1.0)) {
         watcher_drop_all(server->watcher);
         /* Only a template or a prompt that the preprocessing thread is still at should hold a
-           request now. The library must not be stopped under one, so the process ends without. */
+           request now. The library must not be stopped under one. */
         if (!wait_for_none(server, LIMIT_END_SECONDS)) {
             log_error("stopped", "%u requests could not be ended", http_in_flight(server));
-            log_stop();
-            _exit(1);
+            return false;
         }
     }
     MHD_stop_daemon(server->daemon);
     watcher_destroy(server->watcher);
     free(server);
+    return true;
 }

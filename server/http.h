@@ -40,8 +40,8 @@ void http_drain(struct http_server *server);
 unsigned http_in_flight(const struct http_server *server);
 unsigned http_connections(const struct http_server *server);
 /* End what is left: streams with an error event, others with 503. Close every connection, join the
-   threads, free. If a request does not end within LIMIT_END_SECONDS and a second, the process ends
-   here, with exit code 1. */
-void http_stop(struct http_server *server);
+   threads, free. False, with nothing freed, if a request does not end within LIMIT_END_SECONDS and a
+   second: then the process must end without freeing what the server was given. */
+bool http_stop(struct http_server *server);
 
 #endif

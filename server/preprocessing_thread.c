@@ -1,4 +1,11 @@
-/* The preprocessing thread: see preprocessing_thread.h. */
+/*
+ * The preprocessing thread: see preprocessing_thread.h.
+ *
+ * The queue is a few linked lists of jobs, one for each lane and size, under one lock; the thread
+ * takes from the list that its counts of served bytes choose. A job runs without the lock. What
+ * yields calls the same choice again, limited to short jobs, so that the order is decided in one
+ * place.
+ */
 #include "server/preprocessing_thread.h"
 
 #include "base/bytes.h"

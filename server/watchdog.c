@@ -1,4 +1,10 @@
-/* See watchdog.h. */
+/*
+ * The watchdog: see watchdog.h.
+ *
+ * It compares two looks at the engine's counters and remembers when the progress last changed.
+ * Steps that went on meanwhile tell a loop of which nothing comes from a step that hangs, which
+ * the reason says. It ends nothing and restarts nothing: /ready and the log are for who can.
+ */
 #include "server/watchdog.h"
 
 #include <inttypes.h>

@@ -331,6 +331,12 @@ def test_pipelining_and_keep_alive(tiny):
         assert json.loads(answers[3][2]) == {"status": "ok"}
         texts = [json.loads(answers[i][2])["choices"][0]["text"] for i in (0, 1, 2, 4)]
         assert len(set(texts)) == 1
+        get = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 300 + b"\r\n\r\n"
+        raw.send(get * 300)  # many times what one head may have
+        assert [raw.answer()[0] for _ in range(300)] == [200] * 300
+        chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+        raw.send((chunked + get) * 20)
+        assert [raw.answer()[0] for _ in range(40)] == [200] * 40
         raw.send(POST.replace(b"HTTP/1.1\r\n", b"HTTP/1.1\r\nConnection: close\r\n"))
         assert raw.answer()[0] == 200
         assert raw.closes()
@@ -705,7 +711,7 @@ def test_health_check(tiny):
 def test_exit_codes(arguments, code, said):
     result = harness.run_quire(*arguments)
     assert result.returncode == code and said in result.stderr
-    assert len(result.stderr.splitlines()) <= 2
+    assert len(result.stderr.splitlines()) <= 3  # the machine, the address, the error
 
 
 def test_memory_that_cannot_do():
