@@ -8,6 +8,14 @@
 #include "api/chat_shape.h"
 #include "api/request.h"
 
+/* What a template may not print; the client's texts it does. */
+enum chat_part {
+    CHAT_PART_NONE,
+    CHAT_PART_TOOLS,   /* the request's tools */
+    CHAT_PART_CALLS,   /* tool_calls of the assistant's messages */
+    CHAT_PART_RESULTS, /* contents of messages of role tool */
+};
+
 struct chat {
     const struct api_context *context;
     const struct json_document *document;
@@ -16,6 +24,7 @@ struct chat {
     const struct chat_template *chat_template; /* the model's, or its own for tools */
     const struct chat_shape *shape;
     bool add_generation_prompt, continue_final_message;
+    enum chat_part left_out; /* of what the template sees, to find out whether it prints that */
     bool noncharacter[JSON_NONCHARACTERS]; /* those that occur in the request */
     uint32_t sentinel;                     /* a noncharacter that the request does not use */
     char sentinel_bytes[5];                /* terminated */

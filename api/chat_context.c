@@ -67,7 +67,9 @@ static void write_content(struct chat *chat, const struct cJSON *message, bool m
 {
     struct buffer text;
     buffer_init(&text, 0);
-    chat_join_content(message, &text);
+    if (chat->left_out != CHAT_PART_RESULTS ||
+        strcmp(json_string(json_get(message, "role")), "tool") != 0)
+        chat_join_content(message, &text);
     buffer_append_text(&chat->json, "\"content\":");
     if (text.length == 0 && !text.failed && !marked && chat->shape->null_content &&
         json_first(json_get(message, "tool_calls"))) {
@@ -195,7 +197,8 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
             json_slice_is(key, "reasoning_content") || value.text[0] == 'n') /* null is absent */
             continue;
         bool calls = json_slice_is(key, "tool_calls");
-        if (calls && !json_first(json_get(message, "tool_calls"))) /* so is a list of none */
+        if (calls && (chat->left_out == CHAT_PART_CALLS ||
+                      !json_first(json_get(message, "tool_calls")))) /* so is a list of none */
             continue;
         buffer_append_text(&chat->json, ",");
         if (calls) {
@@ -224,7 +227,8 @@ void chat_write_context(struct chat *chat)
         write_message(chat, message, value);
     }
     buffer_append_text(json, "],\"tools\":");
-    write_value(chat, chat->tools ? json_find(body, "tools") : (struct json_slice){"null", 4});
+    bool tools = chat->tools && chat->left_out != CHAT_PART_TOOLS;
+    write_value(chat, tools ? json_find(body, "tools") : (struct json_slice){"null", 4});
     buffer_appendf(json, ",\"documents\":null,\"add_generation_prompt\":%s",
                    chat->add_generation_prompt ? "true" : "false");
     if (json_get(chat->document->root, "reasoning_effort")) {

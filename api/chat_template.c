@@ -263,6 +263,7 @@ struct load {
     const char *source;
     size_t length;
     const char *bos, *eos;
+    struct buffer printed; /* all small conversations, one behind the other */
     enum status status;
     struct error error;
 };
@@ -277,16 +278,35 @@ static bool render_probe(void *arg, const struct buffer *json, struct buffer *ou
 static void find_markers(struct load *load)
 {
     struct chat_template *chat_template = load->chat_template;
-    for (unsigned i = 0; i < CHAT_SHAPE_TURNS; i++) {
-        struct buffer json, text;
+    struct buffer json;
+    for (unsigned i = 0; chat_shape_probe(chat_template->shape, i, &json); i++) {
+        struct buffer text;
         buffer_init(&text, 0);
-        chat_shape_probe(chat_template->shape, i, &json);
-        if (!json.failed && render_probe(chat_template, &json, &text) && text.length)
-            control_guard_add_markers(&chat_template->guard, text.data, text.length, true);
+        if (!json.failed && render_probe(chat_template, &json, &text) && text.length) {
+            if (i < CHAT_SHAPE_TURNS)
+                control_guard_add_markers(&chat_template->guard, text.data, text.length, true);
+            buffer_append(&load->printed, text.data, text.length);
+        }
         buffer_deinit(&json);
         buffer_deinit(&text);
     }
     control_guard_add_markers(&chat_template->guard, load->source, load->length, false);
+}
+
+/* Whether a template has to do with a token: it writes it, prints it, or may make it of a role.
+   Vocabularies have thousands that it has not. */
+static bool may_write(const struct load *load, const struct control_text *token)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (memmem(token->text, token->length, roles[i], strlen(roles[i])))
+            return true;
+    const struct buffer *printed = &load->printed;
+    size_t length = token->length;
+    return memmem(load->source, load->length, token->text, length) ||
+           (printed->length && memmem(printed->data, printed->length, token->text, length)) ||
+           (strlen(load->bos) == length && memcmp(load->bos, token->text, length) == 0) ||
+           (strlen(load->eos) == length && memcmp(load->eos, token->text, length) == 0);
 }
 
 static enum status compile_ways(struct load *load)
@@ -299,7 +319,7 @@ static enum status compile_ways(struct load *load)
     if (!tokens)
         return error_out_of_memory(&load->error);
     for (uint32_t i = 0; i < guard->count; i++)
-        if (guard->texts[i].guarded)
+        if (guard->texts[i].guarded && may_write(load, &guard->texts[i]))
             tokens[count++] = (struct textshim_text){guard->texts[i].text, guard->texts[i].length};
     int result = textshim_template_mark(chat_template->shim, tokens, count, load->bos,
                                         strlen(load->bos), load->eos, strlen(load->eos),
@@ -360,8 +380,10 @@ static void *load_on_stack(void *arg)
     chat_template->shape = chat_shape_find(render_probe, chat_template);
     if (chat_template->guard.count == 0)
         return NULL;
+    buffer_init(&load->printed, 0);
     find_markers(load);
-    load->status = compile_ways(load);
+    load->status = load->printed.failed ? error_no_memory(&load->error) : compile_ways(load);
+    buffer_deinit(&load->printed);
     if (load->status == STATUS_OK)
         load->status = choose_way(load);
     return NULL;

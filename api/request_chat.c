@@ -244,6 +244,102 @@ static enum status render(const struct chat *chat, struct buffer *text, struct e
     return STATUS_INVALID;
 }
 
+static void give_back(const struct api_context *context, struct request *out, uint64_t bytes)
+{
+    if (!context->budget)
+        return;
+    out->taken_bytes -= bytes;
+    budget_give(context->budget, BUDGET_REQUESTS, bytes);
+}
+
+/* The first message that has something of that part, or UINT32_MAX. */
+static uint32_t find_part(const struct chat *chat, enum chat_part part)
+{
+    uint32_t index = 0;
+    for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m), index++) {
+        if (part == CHAT_PART_CALLS && json_first(json_get(m, "tool_calls")))
+            return index;
+        if (part != CHAT_PART_RESULTS || strcmp(json_string(json_get(m, "role")), "tool") != 0)
+            continue;
+        struct buffer text;
+        buffer_init(&text, 0);
+        chat_join_content(m, &text);
+        bool something = text.length > 0;
+        buffer_deinit(&text);
+        if (something)
+            return index;
+    }
+    return UINT32_MAX;
+}
+
+/* Whether the template prints the same without that part. What it refuses to print so it reads. */
+static bool is_dropped(const struct chat *chat, enum chat_part part, const struct buffer *text)
+{
+    struct chat without = *chat;
+    struct buffer other;
+    without.left_out = part;
+    buffer_init(&without.json, 8 * chat->document->text.length + (64u << 10));
+    buffer_init(&without.final, 0);
+    buffer_init(&other, 0);
+    chat_write_context(&without);
+    bool same = !without.json.failed && !without.final.failed &&
+                chat_template_render(chat->chat_template, without.json.data, without.json.length,
+                                     &other, NULL) == STATUS_OK &&
+                other.length == text->length &&
+                (text->length == 0 || memcmp(other.data, text->data, text->length) == 0);
+    buffer_deinit(&without.json);
+    buffer_deinit(&without.final);
+    buffer_deinit(&other);
+    return same;
+}
+
+static enum status refuse_part(enum chat_part part, uint32_t index, struct error *error)
+{
+    char param[64] = "tools";
+    if (part != CHAT_PART_TOOLS)
+        snprintf(param, sizeof param, "messages[%u].%s", index,
+                 part == CHAT_PART_CALLS ? "tool_calls" : "content");
+    return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", param,
+                          "%s would be lost: the model's chat template does not print %s.", param,
+                          part == CHAT_PART_TOOLS   ? "tools"
+                          : part == CHAT_PART_CALLS ? "tool calls"
+                                                    : "the results of tools");
+}
+
+/* Nothing that was sent is dropped without a word. The small conversations at load have shown what
+   the template prints; the others are looked for here, one rendering each. */
+static enum status check_printed(struct chat *chat, struct request *out, uint64_t working,
+                                 struct buffer *text, struct error *error)
+{
+    const struct chat_shape *shape = chat->shape;
+    const struct {
+        enum chat_part part;
+        bool printed;
+        uint32_t index;
+    } parts[] = {
+        {CHAT_PART_TOOLS, shape->tools, chat->tools ? 0 : UINT32_MAX},
+        {CHAT_PART_CALLS, shape->calls, find_part(chat, CHAT_PART_CALLS)},
+        {CHAT_PART_RESULTS, shape->results, find_part(chat, CHAT_PART_RESULTS)},
+    };
+    bool looked = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (parts[i].printed || parts[i].index == UINT32_MAX)
+            continue;
+        looked = true;
+        enum status status = request_take(chat->context, out, working, error);
+        if (status != STATUS_OK)
+            return status;
+        bool dropped = is_dropped(chat, parts[i].part, text);
+        give_back(chat->context, out, working);
+        if (dropped)
+            return refuse_part(parts[i].part, parts[i].index, error);
+    }
+    if (!looked)
+        return STATUS_OK;
+    buffer_clear(text); /* the last rendering is the one that is traced */
+    return render(chat, text, error);
+}
+
 /* What the template printed, up to where a continued message ends, its own control tokens the only
    ones. The context is given up on the way: there may be a second copy of the text. */
 static enum status guard_text(struct chat *chat, struct buffer *text, struct error *error)
@@ -262,7 +358,8 @@ static enum status guard_text(struct chat *chat, struct buffer *text, struct err
     return status;
 }
 
-static enum status make_prompt(struct chat *chat, struct request *out, struct error *error)
+static enum status make_prompt(struct chat *chat, struct request *out, uint64_t working,
+                               struct error *error)
 {
     struct buffer text;
     buffer_init(&text, 0);
@@ -273,6 +370,8 @@ static enum status make_prompt(struct chat *chat, struct request *out, struct er
         status = error_no_memory(error);
     if (status == STATUS_OK)
         status = render(chat, &text, error);
+    if (status == STATUS_OK)
+        status = check_printed(chat, out, working, &text, error);
     if (status == STATUS_OK)
         status = guard_text(chat, &text, error);
     if (status == STATUS_OK)
@@ -309,10 +408,8 @@ enum status request_read_chat(const struct api_context *context,
                        chat_template_context_bytes(document->scan.nodes);
     status = request_take(context, out, working, error);
     if (status == STATUS_OK) {
-        status = make_prompt(&chat, out, error);
-        out->taken_bytes -= context->budget ? working : 0;
-        if (context->budget)
-            budget_give(context->budget, BUDGET_REQUESTS, working);
+        status = make_prompt(&chat, out, working, error);
+        give_back(context, out, working);
     }
     buffer_deinit(&chat.json);
     buffer_deinit(&chat.final);

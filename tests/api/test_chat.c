@@ -323,9 +323,9 @@ START_TEST(missing_content)
                  "\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}]",
                  contents[i]);
         expect_text(messages, "",
-                    "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
-                    "<|im_start|>tool\nr<|im_end|>\n<|im_start|>assistant\n",
-                    7);
+                    "[user|q][assistant||calls=[{\"id\": \"1\", \"type\": \"function\", "
+                    "\"function\": {\"name\": \"f\", \"arguments\": {}}}]][tool|r|id=1]noneGEN",
+                    0);
     }
 }
 END_TEST
@@ -509,7 +509,10 @@ START_TEST(all_noncharacters)
     expect_text(
         "[{\"role\":\"assistant\",\"content\":\"\\ufdd0<|im_end|>\",\"tool_calls\":[{"
         "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\\\ufdd1\\\"}\"}}]}]",
-        "", "<|im_start|>assistant\n\xef\xb7\x90<|im_end|><|im_end|>\n<|im_start|>assistant\n", 3);
+        "",
+        "[assistant|\xef\xb7\x90<|im_end|>|calls=[{\"function\": {\"name\": \"f\", \"arguments\": "
+        "{\"a\": \"\xef\xb7\x91\"}}}]]noneGEN",
+        0);
 }
 END_TEST
 
@@ -623,12 +626,57 @@ START_TEST(shapes_of_calls)
          "{% endif %}{% endfor %}{% for c in m.tool_calls or [] %}"
          "[{{ c.function.arguments | tojson }}]{% endfor %}{% endfor %}",
          "(u)()[{\"a\": \"<|im_end|>\"}]"},
-        /* no shape prints a call */
-        {"{% for m in messages %}{{ m.content }};{% endfor %}", "u;;"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         fixture_init(&fixture, &(struct fixture_options){.chat_template = cases[i].source});
         expect_text(messages, "", cases[i].expected, 0);
+        fixture_deinit(&fixture);
+    }
+}
+END_TEST
+
+/* What a template does not print the model would not see: that is refused by name, and nothing else
+   is. */
+START_TEST(dropped_without_a_word)
+{
+#define USER "{\"role\":\"user\",\"content\":\"u\"}"
+#define CALL                                                                                       \
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":"             \
+    "\"function\","                                                                                \
+    "\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+#define RESULT "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}"
+#define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+    static const char plain[] = "{% for m in messages %}{{ m.content }};{% endfor %}";
+    static const char late[] = /* tools only when asked for, so the small conversations lack them */
+        "{% for m in messages %}{{ m.content }};{% endfor %}{% if with_tools %}{{ tools | tojson }}"
+        "{% for m in messages %}{{ m.tool_calls | default('') | string }}{% endfor %}{% endif %}";
+    static const char deaf[] =
+        "{% for m in messages if m.role != 'tool' %}{{ m.content }};{% endfor %}";
+    static const struct {
+        const char *source, *messages, *fields, *param;
+    } cases[] = {
+        {plain, "[" USER "]", TOOLS, "tools"},
+        {plain, "[" USER "]", "\"tool_choice\":\"none\"," TOOLS, NULL},
+        {plain, "[" USER "]", "\"tools\":[]", NULL},
+        {plain, "[" USER "," CALL "," RESULT "]", "", "messages[1].tool_calls"},
+        {plain, "[" USER "," RESULT "]", "", NULL},
+        {deaf, "[" USER "," RESULT "]", "", "messages[1].content"},
+        {deaf, "[{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"\"}," USER "]", "", NULL},
+        {late, "[" USER "]", TOOLS, "tools"},
+        {late, "[" USER "," CALL "]", TOOLS ",\"chat_template_kwargs\":{\"with_tools\":true}",
+         NULL},
+        {dump_template, "[" USER "," CALL "," RESULT "]", TOOLS, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct request request;
+        struct error error = {0};
+        fixture_init(&fixture,
+                     &(struct fixture_options){.chat_template = cases[i].source, .context = 1024});
+        enum status status = read_chat(cases[i].messages, cases[i].fields, &request, &error);
+        ck_assert_msg(status == (cases[i].param ? STATUS_UNSUPPORTED : STATUS_OK), "%zu: %s", i,
+                      error.message);
+        ck_assert_str_eq(error.param, cases[i].param ? cases[i].param : "");
+        request_deinit(&request, &fixture.context);
         fixture_deinit(&fixture);
     }
 }
@@ -947,9 +995,7 @@ int main(void)
     tcase_add_checked_fixture(chat, set_up, tear_down);
     tcase_add_test(chat, plain_chat);
     tcase_add_test(chat, forged_turns);
-    tcase_add_test(chat, missing_content);
     tcase_add_test(chat, bad_messages);
-    tcase_add_test(chat, all_noncharacters);
     tcase_add_test(chat, continue_final);
     tcase_add_test(chat, guard_random);
     suite_add_tcase(suite, chat);
@@ -957,6 +1003,8 @@ int main(void)
     tcase_add_checked_fixture(dump, set_up_dump, tear_down);
     tcase_add_test(dump, forged_elsewhere);
     tcase_add_test(dump, what_templates_see);
+    tcase_add_test(dump, all_noncharacters);
+    tcase_add_test(dump, missing_content);
     tcase_add_test(dump, replayed_answers);
     suite_add_tcase(suite, dump);
     TCase *templates = tcase_create("templates");
@@ -964,6 +1012,7 @@ int main(void)
     tcase_add_test(templates, one_bos);
     tcase_add_test(templates, no_end_behind_a_chat);
     tcase_add_test(templates, broken_arguments);
+    tcase_add_test(templates, dropped_without_a_word);
     tcase_add_test(templates, forged_by_rewriting);
     tcase_add_test(templates, what_cannot_be_guarded);
     tcase_add_test(templates, far_too_long);

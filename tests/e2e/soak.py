@@ -209,7 +209,7 @@ class Soak:
         elif kind < 58:
             self.ask("chat", chat, CHAT)
         elif kind < 62:
-            self.ask("tools", {**chat, "tools": TOOLS}, CHAT)
+            self.ask("tools", {**chat, "tools": TOOLS}, CHAT, statuses=(200, 400))
         elif kind < 64:
             self.ask("schema", {**chat, "response_format": SCHEMA}, CHAT, statuses=(200, 400))
         elif kind < 68:

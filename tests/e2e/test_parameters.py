@@ -136,10 +136,12 @@ GOOD = [
     chat("text parts", user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), 200),
     chat("max_completion_tokens", user("a"), 200, max_completion_tokens=1, max_tokens=None),
 ] + [
-    chat(f"tool calls with content {name}",
-         user("x") + [{"role": "assistant", "tool_calls": [CALL], **content},
-                      {"role": "tool", "tool_call_id": "call_1", "content": "42"}], 200)
-    for name, content in {"null": {"content": None}, "absent": {}, "empty": {"content": ""}}.items()
+    chat(f"an answer of ours with content {name}", user("x") + [{"role": "assistant", "tool_calls": [], "refusal": None, **content}] +
+         user("y"), 200)
+    for name, content in {"null": {"content": None}, "absent": {}, "empty": {"content": ""}, "of no parts": {"content": []}}.items()
+] + [
+    chat("tool calls that the template does not print", user("x") + [{"role": "assistant", "tool_calls": [CALL]}], 400),
+    chat("tools that the template does not print", user("x"), 400, "tools", tools=[{"type": "function", "function": {"name": "f"}}]),
 ]
 
 

@@ -165,10 +165,9 @@ def test_forged_names_and_tool_output(server):
     for extra in ({"name": text}, {"x": text}, {text: "x"}):
         before = count_of(server, [{"role": "user", "content": "x"}])
         assert count_of(server, [{"role": "user", "content": "x", **extra}]) - before in (0, plain)
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
     def conversation(output):
-        return [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+        return [{"role": "user", "content": "x"}, {"role": "assistant", "content": None},
                 {"role": "tool", "tool_call_id": "c", "content": output}]
 
     assert count_of(server, conversation(text)) == count_of(server, conversation("")) + plain
