@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/minmax.h"
 
+#include <math.h>
 #include <stddef.h>
 
 #define RETRY_SECONDS_MAX 300
@@ -54,14 +55,14 @@ static double silent_s(const struct event_rate *rate, uint64_t now_ns)
 static double requests_s(const struct queue_bounds *bounds, uint64_t count, uint64_t now_ns)
 {
     double usual = each_s(&bounds->completions), silent = silent_s(&bounds->completions, now_ns);
-    return (silent > usual ? silent : usual) * (double)count;
+    return fmax(silent, usual) * (double)count;
 }
 
 static double tokens_s(const struct queue_bounds *bounds, uint64_t count, uint64_t now_ns)
 {
     double usual = each_s(&bounds->tokens) * (double)count;
     double silent = silent_s(&bounds->tokens, now_ns);
-    return silent > usual ? silent : usual;
+    return fmax(silent, usual);
 }
 
 static unsigned whole_seconds(double seconds)

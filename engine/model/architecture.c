@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/minmax.h"
 #include "engine/kernels/math.h"
 
 #include <math.h>
@@ -64,8 +65,8 @@ static enum status refuse_architecture(struct gguf_string name, struct error *er
                                  architectures[i].name);
     CHECK(used < sizeof known);
     return error_set(error, STATUS_UNSUPPORTED, "general.architecture",
-                     "unknown model architecture '%.*s' (known: %s)",
-                     (int)(name.length < 40 ? name.length : 40), name.text, known);
+                     "unknown model architecture '%.*s' (known: %s)", (int)min_u64(name.length, 40),
+                     name.text, known);
 }
 
 /* ---- Keys of the family, "llama.block_count" ---- */
@@ -226,7 +227,7 @@ static enum status read_scaling_type(struct key_reader *reader, struct model_det
     }
     return error_set(reader->error, STATUS_UNSUPPORTED, name,
                      "unknown RoPE scaling '%.*s' in %s (known: none, linear, yarn, longrope)",
-                     (int)(text.length < 40 ? text.length : 40), text.text, name);
+                     (int)min_u64(text.length, 40), text.text, name);
 }
 
 static enum status read_yarn(struct key_reader *reader, struct model_details *details)
@@ -404,7 +405,7 @@ static enum status check_kind(const struct gguf *gguf, struct error *error)
     if (type.length != 5 || memcmp(type.text, "model", 5) != 0)
         return error_set(error, STATUS_UNSUPPORTED, "general.type",
                          "this file is not a model: key 'general.type' is '%.*s'",
-                         (int)(type.length < 40 ? type.length : 40), type.text);
+                         (int)min_u64(type.length, 40), type.text);
     return STATUS_OK;
 }
 
@@ -486,10 +487,10 @@ static void scale_yarn(const struct model_details *details, double base, double 
         low = 0.0;
     if (high > details->config.rotary - 1.0)
         high = details->config.rotary - 1.0;
-    double width = high - low > 0.001 ? high - low : 0.001;
+    double width = fmax(high - low, 0.001);
     for (uint32_t i = 0; i < half; ++i) {
         double ramp = (i - low) / width;
-        ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+        ramp = fmin(fmax(ramp, 0.0), 1.0);
         frequencies[i] =
             frequencies[i] * (1.0 - ramp) + frequencies[i] / (double)details->rope_factor * ramp;
     }

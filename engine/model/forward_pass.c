@@ -142,8 +142,7 @@ static uint32_t cut_queries(const struct batch *batch, struct query_tile *tiles)
             uint32_t from = cut * KERNEL_QUERY_TILE;
             uint32_t left = sequence->row_count - from;
             uint32_t row = sequence->first_row + from;
-            tiles[count++] = (struct query_tile){
-                s, row, left < KERNEL_QUERY_TILE ? left : KERNEL_QUERY_TILE, row};
+            tiles[count++] = (struct query_tile){s, row, min_u32(left, KERNEL_QUERY_TILE), row};
         }
     }
     return count;
@@ -344,7 +343,7 @@ static uint32_t split_segments(const struct forward_pass *pass, uint32_t layer, 
         uint32_t segments = attention_segments(&task);
         if (task.query_count > 1)
             return 0;
-        most = segments > most ? segments : most;
+        most = max_u32(segments, most);
     }
     return most >= SPLIT_SEGMENTS_MIN ? most : 0;
 }

@@ -344,7 +344,7 @@ static enum status parse_entry(struct part *part, uint64_t number, struct entry 
 
 static int compare_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
 {
-    int order = memcmp(a, b, a_length < b_length ? a_length : b_length);
+    int order = memcmp(a, b, min_u64(a_length, b_length));
     if (order != 0)
         return order;
     return (a_length > b_length) - (a_length < b_length);

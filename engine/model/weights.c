@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "engine/kernels/math.h"
 #include "engine/model/memory.h"
 
@@ -373,7 +374,7 @@ static enum status size_transient(void *arg, const struct item *item, struct err
     if (item->rows > 0) {
         uint64_t row_bytes = format_row_bytes(item->tensor->format, item->columns);
         uint32_t rows = piece_rows(row_bytes);
-        bytes = row_bytes * (rows < item->rows ? rows : item->rows);
+        bytes = row_bytes * min_u32(rows, item->rows);
         group = sizes->kernels->repacked_bytes((enum tensor_format)item->tensor->format,
                                                KERNEL_ROW_BLOCK, item->columns);
     }

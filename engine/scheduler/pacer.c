@@ -11,6 +11,8 @@
 #include "base/check.h"
 #include "base/minmax.h"
 
+#include <math.h>
+
 #define FIRST_TOKENS 32    /* before anything was measured: 0.2 s even at 6 ms a token */
 #define STRETCH 1.25       /* how much prompts may stretch a step of decoding tokens */
 #define HEADROOM 0.95      /* steps scatter around their estimate */
@@ -65,7 +67,7 @@ uint32_t pacer_prompt_tokens(const struct pacer *pacer, uint32_t decode_tokens)
     double tokens = (HEADROOM * limit_ns - decode_ns) / pacer->prompt_token_ns;
     if (decode_tokens == 0 && tokens < ALONE_TOKENS) {
         double bearable = ALONE_STRETCH * (double)pacer->target_ns / pacer->prompt_token_ns;
-        tokens = bearable < ALONE_TOKENS ? bearable : ALONE_TOKENS;
+        tokens = fmin(bearable, ALONE_TOKENS);
     }
     if (!(tokens >= 1))
         return 1;
@@ -93,7 +95,7 @@ void pacer_observe(struct pacer *pacer, uint32_t decode_tokens, uint32_t prompt_
         pacer->known_tokens = prompt_tokens < UINT32_MAX / 2 ? 2 * prompt_tokens : prompt_tokens;
     double share = ns - decode_estimate(pacer, decode_tokens);
     double least = ns * prompt_tokens / (prompt_tokens + decode_tokens) / 4;
-    double token_ns = (share > least ? share : least) / prompt_tokens;
+    double token_ns = fmax(share, least) / prompt_tokens;
     /* Short chunks say little about long ones; a step that took too long says it at once. */
     double weight = 0.5 * prompt_tokens / (prompt_tokens + 32.0);
     if (token_ns > pacer->prompt_token_ns && prompt_tokens >= 2 * TILE_TOKENS)
