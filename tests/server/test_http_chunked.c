@@ -103,12 +103,68 @@ START_TEST(test_extensions_and_trailers_have_an_end)
 }
 END_TEST
 
+static uint32_t random_below(uint32_t limit)
+{
+    static uint64_t state = 12;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(state >> 33) % limit;
+}
+
+/* What came out is whole chunks in their plainest form, up to where it ends. */
+static void check_plain(const char *text, size_t length, bool done)
+{
+    size_t at = 0;
+    bool ended = false;
+    while (at < length && !ended) {
+        char *end;
+        size_t size = strtoul(text + at, &end, 16);
+        ck_assert(text[at] != '0' || end == text + at + 1);
+        at = (size_t)(end - text);
+        if (length - at < 2 + size + 2) { /* cut in the middle */
+            ck_assert(!done);
+            return;
+        }
+        ck_assert_mem_eq(end, "\r\n", 2);
+        at += 2 + size;
+        ck_assert_mem_eq(text + at, "\r\n", 2);
+        at += 2;
+        ended = size == 0;
+    }
+    ck_assert_uint_eq(at, length);
+    ck_assert(ended == done);
+}
+
+/* Whatever comes in: plain chunks come out, and the same ones however it was cut. */
+START_TEST(test_any_bytes)
+{
+    static const char alphabet[] = "05aF\r\n;: \tx\0\x7f\xff";
+    for (unsigned round = 0; round < 1000; round++) {
+        char in[128], first[sizeof out];
+        const char *seed = bodies[random_below(sizeof bodies / sizeof bodies[0])].in;
+        size_t length = strlen(seed);
+        memcpy(in, seed, length);
+        for (uint32_t i = random_below(4); i; i--)
+            in[random_below((uint32_t)length)] = alphabet[random_below(sizeof alphabet - 1)];
+        unsigned status = feed(in, length, length, sizeof first / 2);
+        size_t first_length = out_length, first_read = read_length;
+        memcpy(first, out, first_length);
+        first[first_length] = '\0';
+        check_plain(first, first_length, status != 1);
+        ck_assert_uint_eq(feed(in, length, 1 + random_below(5), 1 + random_below(5)), status);
+        ck_assert_uint_eq(out_length, first_length);
+        ck_assert_mem_eq(out, first, first_length);
+        ck_assert_uint_eq(read_length, first_read);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("http_chunked");
     TCase *tcase = tcase_create("all");
     tcase_add_loop_test(tcase, test_bodies, 0, (int)(sizeof bodies / sizeof bodies[0]));
     tcase_add_test(tcase, test_extensions_and_trailers_have_an_end);
+    tcase_add_test(tcase, test_any_bytes);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
