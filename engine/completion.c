@@ -42,7 +42,7 @@ static enum status take_memory(const struct completion_spec *spec, struct budget
                                uint64_t bytes, char **out, struct error *error)
 {
     enum status status = budget_take_request(budget, spec->held_bytes, bytes, "max_tokens", error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     *out = aligned_alloc(64, bytes);
     if (*out)
@@ -200,16 +200,6 @@ bool completion_done(const struct completion *completion)
             return false;
     }
     return true;
-}
-
-uint32_t completion_prompt_count(const struct completion *completion)
-{
-    return completion->prompt_count;
-}
-
-uint32_t completion_choice_count(const struct completion *completion)
-{
-    return completion->sequence_count;
 }
 
 uint32_t completion_cached_count(const struct completion *completion)

@@ -76,8 +76,6 @@ const struct top_logprob *completion_top(const struct completion *completion, ui
 /* Reader: FINISH_NONE while going on. Read the reason BEFORE the tokens to miss none. */
 enum finish_reason completion_reason(const struct completion *completion, uint32_t choice);
 bool completion_done(const struct completion *completion); /* all choices finished */
-uint32_t completion_prompt_count(const struct completion *completion);
-uint32_t completion_choice_count(const struct completion *completion);
 /* When (clock_now_ns) it came into the engine, was admitted and had its first token; 0: not yet.
    Any thread that knows the completion is held. */
 struct completion_times {

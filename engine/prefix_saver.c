@@ -68,7 +68,7 @@ static void do_post(struct prefix_saver *saver)
     enum status status = page ? prefix_file_write(saver->file, &saver->job, saver->buffer, &error)
                               : prefix_file_reset(saver->file, &error);
     pthread_mutex_lock(&saver->lock);
-    if (status != STATUS_OK)
+    if (status)
         saver->error = error;
     if (page) {
         saver->status = status;
@@ -282,9 +282,9 @@ struct prefix_saver *prefix_saver_create(const struct prefix_saver_options *opti
         saver->buffer
             ? prefix_file_open(&file, options->pager, start_ns + LOAD_NS / 2, &saver->file, &error)
             : error_out_of_memory(&error);
-    if (status == STATUS_OK)
+    if (!status)
         status = start_thread(saver, &error);
-    if (status != STATUS_OK) {
+    if (status) {
         log_warn("cache_dir", "%s is not used: %s", options->directory, error.message);
         metric_add(&options->metrics->cache_dir_errors, 1);
         free_saver(saver);

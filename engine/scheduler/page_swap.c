@@ -260,18 +260,3 @@ void page_swap_drop(struct page_swap *swap, struct swapped_pages *swapped)
     }
     update_used(swap);
 }
-
-void page_swap_count_out(struct page_swap *swap)
-{
-    metric_add(&swap->options.metrics->swap_outs, 1);
-}
-
-void page_swap_count_in(struct page_swap *swap)
-{
-    metric_add(&swap->options.metrics->swap_ins, 1);
-}
-
-void page_swap_count_fallback(struct page_swap *swap)
-{
-    metric_add(&swap->options.metrics->swap_fallbacks, 1);
-}

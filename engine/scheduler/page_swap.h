@@ -98,10 +98,4 @@ bool page_swap_in(struct page_swap *swap, uint32_t slot, uint32_t page);
 /* Frees all slots of the swapped pages, which are then empty. */
 void page_swap_drop(struct page_swap *swap, struct swapped_pages *swapped);
 
-/* For the metrics: a sequence was swapped out; one was swapped in; one is computed again although
-   swapping was cheaper. */
-void page_swap_count_out(struct page_swap *swap);
-void page_swap_count_in(struct page_swap *swap);
-void page_swap_count_fallback(struct page_swap *swap);
-
 #endif

@@ -84,6 +84,7 @@ static void connect(struct scheduler *s)
     s->slots.queue = &s->queue;
     s->swap.file = options->swap;
     s->swap.slots = &s->slots;
+    s->swap.metrics = options->metrics;
     s->preemption.slots = &s->slots;
     s->preemption.swap = &s->swap;
     s->preemption.metrics = options->metrics;

@@ -24,7 +24,7 @@ void swap_drop(struct swap *swap, struct completion *completion, uint32_t index)
 static void fall_back(struct swap *swap, struct completion *completion, uint32_t index)
 {
     swap_drop(swap, completion, index);
-    page_swap_count_fallback(swap->file);
+    metric_add(&swap->metrics->swap_fallbacks, 1);
 }
 
 void swap_extend_origin(struct swap *swap, struct completion *completion, uint32_t index,
@@ -73,7 +73,7 @@ void swap_preempt(struct swap *swap, struct sequence *sequence)
     }
     uint32_t shared_count = sequence_shared_pages(sequence, slots->pager);
     if (sequence_pages_to_swap(sequence, slots->pager, shared_count) > page_swap_free(swap->file)) {
-        page_swap_count_fallback(swap->file);
+        metric_add(&swap->metrics->swap_fallbacks, 1);
         slots_requeue(slots, sequence);
         return;
     }
@@ -107,7 +107,7 @@ static void write_page(struct swap *swap, struct sequence *sequence)
             return;
     }
     CHECK(swapped->slot_count > 0);
-    page_swap_count_out(swap->file);
+    metric_add(&swap->metrics->swap_outs, 1);
     slots_requeue(slots, sequence);
 }
 
@@ -153,7 +153,7 @@ static void read_page(struct swap *swap, struct sequence *sequence)
         return;
     swap_drop(swap, sequence->completion, sequence->index);
     sequence->state = SEQUENCE_PREFILL;
-    page_swap_count_in(swap->file);
+    metric_add(&swap->metrics->swap_ins, 1);
 }
 
 /* ---- the step ---- */

@@ -37,6 +37,7 @@ struct swap {
     /* fixed after start */
     struct page_swap *file; /* NULL: none */
     struct slots *slots;
+    struct engine_metrics *metrics; /* page_swap counts pages and bytes, this counts sequences */
 };
 
 /* What preempting a sequence would cost, the cheaper way: nanoseconds, or without a file tokens.

@@ -71,11 +71,6 @@ void page_store_destroy(struct page_store *store)
     free(store);
 }
 
-uint32_t page_store_slot_count(const struct page_store *store)
-{
-    return store->options.slot_count;
-}
-
 uint32_t page_store_free_count(const struct page_store *store)
 {
     return store->free_count;
@@ -165,7 +160,7 @@ enum status page_store_read(const struct page_store *store, uint32_t slot, void 
     uint64_t offset = page_store_offset(store, slot);
     size_t length = store->options.slot_bytes;
     enum status status = page_store_read_at(store, offset, bytes, length, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     if (checksum_bytes(bytes, length, slot) != store->sums[slot])
         return error_set(error, STATUS_IO, NULL, "the page in slot %u is damaged", slot);

@@ -50,7 +50,6 @@ enum status page_store_create(const struct page_store_options *options, struct p
                               struct error *error);
 void page_store_destroy(struct page_store *store); /* NULL is fine; the file stays as it is */
 
-uint32_t page_store_slot_count(const struct page_store *store);
 uint32_t page_store_free_count(const struct page_store *store);
 
 /* A free slot becomes the caller's; PAGE_STORE_NO_SLOT when all are taken. The lowest numbers are

@@ -201,7 +201,7 @@ static enum status read_head(const struct prefix_file *file, uint32_t slot, stru
 {
     enum status status =
         page_store_read_at(file->store, head_offset(file, slot), out, file->head_bytes, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     bool whole = out->sum == head_sum(file, slot, out) && out->id > 0 && out->parent < out->id &&
                  out->group < file->groups.count;
@@ -212,7 +212,7 @@ enum status prefix_file_write(struct prefix_file *file, const struct prefix_file
                               const void *bytes, struct error *error)
 {
     enum status status = page_store_write(file->store, job->slot - 1, bytes, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     struct prefix_head head;
     memset(&head, 0, sizeof head);
@@ -328,7 +328,7 @@ static enum status read_heads(struct prefix_file *file, uint32_t end, uint64_t d
         enum status status = read_head(file, slot, &head, error);
         if (status == STATUS_IO)
             return status;
-        if (status != STATUS_OK)
+        if (status)
             continue;
         found[(*count)++] = (struct found){head.id, head.stamp, slot};
         keep_head(file, slot, &head);
@@ -348,7 +348,7 @@ static enum status scan(struct prefix_file *file, uint32_t end, uint64_t deadlin
         return error_set(error, STATUS_IO, NULL, "no memory for reading %u heads", end);
     uint32_t count = 0;
     enum status status = read_heads(file, end, deadline_ns, found, &count, error);
-    if (status == STATUS_OK) {
+    if (!status) {
         qsort(found, count, sizeof *found, by_id);
         take_over(file, found, count);
         qsort(found, count, sizeof *found, by_use);
@@ -379,7 +379,7 @@ static enum status read_file(struct prefix_file *file, uint64_t file_bytes, uint
     uint64_t stride = stride_of(file);
     if (file_bytes > HEADER_BYTES + file->slot_count * stride) {
         enum status status = cut(file, file->slot_count, "its cap", error);
-        if (status != STATUS_OK)
+        if (status)
             return status;
     }
     uint64_t there = file_bytes > HEADER_BYTES ? (file_bytes - HEADER_BYTES) / stride : 0;
@@ -422,9 +422,9 @@ static enum status start(struct prefix_file *file, uint64_t deadline_ns, struct 
     uint64_t file_bytes = 0, key[2];
     struct error why;
     enum status status = open_file(file, &file_bytes, error);
-    if (status == STATUS_OK)
+    if (!status)
         status = allocate(file, error);
-    if (status != STATUS_OK)
+    if (status)
         return status;
     if (getrandom(key, sizeof key, 0) != sizeof key)
         return error_set(error, STATUS_IO, NULL, "no random numbers from the system");
@@ -463,7 +463,7 @@ enum status prefix_file_open(const struct prefix_file_options *options, struct p
     file->head_bytes = head_bytes_of(page_size);
     file->groups = *pager_groups(pager);
     enum status status = start(file, deadline_ns, error);
-    if (status != STATUS_OK) {
+    if (status) {
         prefix_file_close(file);
         return status;
     }

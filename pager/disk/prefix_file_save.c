@@ -153,7 +153,7 @@ enum status prefix_file_save_order(struct prefix_file *file, uint64_t deadline_n
     file->last_stamp += file->recent_count;
     enum status status = STATUS_OK;
     /* The last used page first: if time runs out, those keep their place in the order. */
-    for (uint32_t i = 0; i < file->recent_count && status == STATUS_OK; i++) {
+    for (uint32_t i = 0; i < file->recent_count && !status; i++) {
         uint32_t slot = wanted_slot(file, file->recent[i]);
         uint64_t used = stamp + (file->recent_count - i);
         if (slot == 0)
