@@ -141,6 +141,7 @@ static void read_log(int fd, unsigned *lines, unsigned *dropped)
 
 START_TEST(test_an_unread_pipe_stops_nobody)
 {
+    signal(SIGPIPE, SIG_IGN);
     int fds[2];
     ck_assert(!pipe(fds));
     dup2(fds[1], STDERR_FILENO);
@@ -154,11 +155,12 @@ START_TEST(test_an_unread_pipe_stops_nobody)
     log_stop(); /* bounded */
     log_many(3);
     ck_assert_uint_ge(log_lost_lines(), lost + 3);
-    /* The reader is back: the thread that was blocked goes on, and says what is missing. */
-    close(STDERR_FILENO);
-    unsigned lines, dropped;
-    read_log(fds[0], &lines, &dropped);
-    ck_assert_uint_ge(lines, 200);
+    /* The reader is back: the thread that was blocked goes on. */
+    FILE *file = fdopen(fds[0], "r");
+    char line[1024];
+    for (unsigned i = 0; i < 500; i++)
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, file));
+    fclose(file);
 }
 END_TEST
 

@@ -212,6 +212,7 @@ int main(void)
     close(fd);
     Suite *suite = suite_create("auth");
     TCase *tests = tcase_create("auth");
+    tcase_set_timeout(tests, 60);
     tcase_add_test(tests, test_keys_open);
     tcase_add_test(tests, test_operators);
     tcase_add_test(tests, test_long_keys);
