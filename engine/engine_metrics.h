@@ -3,8 +3,8 @@
  * engine/: the parts of the engine get a pointer to them and add; server/metrics.c shows them on
  * /metrics and the watchdog reads the phase.
  *
- * Threads: everything is written by the engine thread (the disk cache's counters by its thread,
- * too) and read by any thread without a lock. One value may be newer than another.
+ * Threads: everything is written by the engine thread (and, before it starts, by the thread that
+ * creates the engine) and read by any thread without a lock. One value may be newer than another.
  *
  * To add one: a field here, where it is counted, and a row in server/metrics.c (CONTRIBUTING.md).
  *
