@@ -1,4 +1,10 @@
-/* See engine_metrics.h. */
+/*
+ * The bounds of the histograms, and the state of all metrics at start: everything 0.
+ *
+ * Bounds of times are fixed tables. Bounds of tokens depend on the longest sequence, so the caller
+ * brings the memory for them. A new histogram needs a line in engine_metrics_init and, unless one
+ * of the tables fits, a table here.
+ */
 #include "engine/engine_metrics.h"
 
 #include <string.h>
