@@ -29,6 +29,7 @@ struct chat {
     uint32_t sentinel;                     /* a noncharacter that the request does not use */
     char sentinel_bytes[5];                /* terminated */
     size_t sentinel_length;
+    uint64_t lent_bytes; /* of BUDGET_REQUESTS, to the template */
     struct buffer json;  /* the template's context */
     struct buffer final; /* the text to be continued, as the template sees it */
 };

@@ -120,10 +120,18 @@ uint64_t chat_template_memory_peak(void)
     return memory.templates_peak;
 }
 
+static _Thread_local uint64_t lent_bytes;
+
+void chat_template_lend(uint64_t bytes)
+{
+    lent_bytes = bytes;
+}
+
 /* As much as its memory can stand. */
 static uint64_t fuel_for(const struct chat_template *chat_template)
 {
-    uint64_t used = chat_template_memory_used(), limit = chat_template->memory_bytes;
+    uint64_t used = chat_template_memory_used();
+    uint64_t limit = chat_template->memory_bytes + lent_bytes;
     uint64_t fuel = limit > used ? (limit - used) / FUEL_BYTES : 0;
     return min_u64(fuel, FUEL_MAX);
 }
@@ -171,7 +179,8 @@ enum status chat_template_render(const struct chat_template *chat_template,
         return error_set_code(error, STATUS_TOO_LARGE, "chat_template", "messages",
                               "The model's chat template takes too long over these messages, or "
                               "more than the %s that --memory leaves for it: %s",
-                              bytes_format(chat_template->memory_bytes, kept), message);
+                              bytes_format(chat_template->memory_bytes + lent_bytes, kept),
+                              message);
     default:
         log_error("chat_template_failed", "%s", message);
         return error_set(error, STATUS_INTERNAL, NULL, "The chat template engine failed.");

@@ -50,6 +50,10 @@ enum status chat_template_render(const struct chat_template *chat_template,
                                  const char *context_json, size_t context_length,
                                  struct buffer *out, struct error *error);
 
+/* From now on renderings and tracings on this thread may hold `bytes` more than memory_bytes; 0 ends
+   it. The caller has entered them in the budget. */
+void chat_template_lend(uint64_t bytes);
+
 /* Which bytes of `text`, rendered just before on this thread from the same context, are the
    template's own control tokens, as control_guard_apply wants to know: sets bits of own
    [chat_template_own_bytes], which are 0. STATUS_INVALID when that cannot be known of this text. */

@@ -9,6 +9,7 @@
  */
 #include "api/chat.h"
 #include "api/chat_template.h"
+#include "base/costs.h"
 #include "base/minmax.h"
 #include "base/utf8.h"
 
@@ -230,10 +231,43 @@ static enum status check_texts_fit(const struct chat *chat, struct error *error)
 
 /* A conversation that is too long for the template is first of all too long, if it is; the template
    is the reason only where the messages themselves would fit. */
-static enum status render(const struct chat *chat, struct buffer *text, struct error *error)
+/* Three quarters of what requests leave free now, entered as theirs until the prompt is made. Only
+   for a long conversation: the fuel that a template's own account stands for is for one that holds
+   all that it makes, and most of a small budget would have to be set aside for it. */
+static bool lend(struct chat *chat)
 {
+    struct budget *budget = chat->context->budget;
+    if (!budget)
+        return false;
+    uint64_t used = budget_used(budget, BUDGET_REQUESTS);
+    uint64_t left = budget->cap_bytes[BUDGET_REQUESTS] - used;
+    uint64_t bytes = min_u64(left / 4 * 3, COST_TEMPLATE_BYTES_MAX);
+    if (bytes == 0 || !budget_take(budget, BUDGET_REQUESTS, bytes))
+        return false;
+    chat->lent_bytes = bytes;
+    chat_template_lend(bytes);
+    return true;
+}
+
+static void end_lending(struct chat *chat)
+{
+    if (chat->lent_bytes == 0)
+        return;
+    chat_template_lend(0);
+    budget_give(chat->context->budget, BUDGET_REQUESTS, chat->lent_bytes);
+    chat->lent_bytes = 0;
+}
+
+static enum status render(struct chat *chat, struct buffer *text, struct error *error)
+{
+    const struct chat_template *chat_template = chat->chat_template;
     enum status status =
-        chat_template_render(chat->chat_template, chat->json.data, chat->json.length, text, error);
+        chat_template_render(chat_template, chat->json.data, chat->json.length, text, error);
+    if (status == STATUS_TOO_LARGE && lend(chat)) {
+        buffer_clear(text);
+        status =
+            chat_template_render(chat_template, chat->json.data, chat->json.length, text, error);
+    }
     if (status != STATUS_TOO_LARGE)
         return status;
     struct error length = {0};
@@ -374,6 +408,7 @@ static enum status make_prompt(struct chat *chat, struct request *out, uint64_t 
         status = check_printed(chat, out, working, &text, error);
     if (status == STATUS_OK)
         status = guard_text(chat, &text, error);
+    end_lending(chat);
     if (status == STATUS_OK)
         status = tokenize(chat, out, &text, error);
     if (status != STATUS_OK && error)

@@ -138,7 +138,8 @@ static void must(enum status status, const struct error *error)
     CHECK(status == STATUS_OK);
 }
 
-static void open_template(struct fixture *fixture, const char *source, struct chat_template **out)
+static void open_template(struct fixture *fixture, const struct fixture_options *options,
+                          const char *source, struct chat_template **out)
 {
     struct error error = {0};
     struct control_guard guard;
@@ -146,7 +147,9 @@ static void open_template(struct fixture *fixture, const char *source, struct ch
         return;
     must(control_guard_init(&guard, fixture->tokenizer, &error), &error);
     must(chat_template_create(source, strlen(source), "<|endoftext|>", "<|im_end|>", &guard,
-                              COST_TEMPLATE_BYTES_MAX, out, &error),
+                              options->template_bytes ? options->template_bytes
+                                                      : COST_TEMPLATE_BYTES_MAX,
+                              out, &error),
          &error);
 }
 
@@ -160,8 +163,8 @@ static void open_tokenizer(struct fixture *fixture, const struct fixture_options
     must(gguf_open(path, &fixture->gguf, &error), &error);
     unlink(path);
     must(tokenizer_create(fixture->gguf, &fixture->tokenizer, &error), &error);
-    open_template(fixture, options->chat_template, &fixture->chat_template);
-    open_template(fixture, options->tool_template, &fixture->tool_template);
+    open_template(fixture, options, options->chat_template, &fixture->chat_template);
+    open_template(fixture, options, options->tool_template, &fixture->tool_template);
 }
 
 static void open_engine(struct fixture *fixture, const struct fixture_options *options)

@@ -37,6 +37,7 @@ struct fixture_options {
     bool user_defined; /* <|im_start|> and <|im_end|> are user-defined tokens, not control ones */
     const char *chat_template; /* NULL: none */
     const char *tool_template; /* NULL: the same */
+    uint64_t template_bytes;   /* for renderings; 0: as much as there ever is */
     uint32_t step_delay_us;
     uint64_t request_bytes; /* cap of BUDGET_REQUESTS; 0: 64 MiB */
     uint32_t context;       /* 0: FIXTURE_CONTEXT */

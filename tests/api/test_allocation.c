@@ -145,6 +145,45 @@ START_TEST(never_and_not_now)
 }
 END_TEST
 
+/* A template that gathers what it sees in lists has fuel for a thousand messages in the 4 MiB of a
+   small budget: it borrows of what requests leave, and what it borrowed is back afterwards. Where
+   others hold that, the conversation is refused as before. */
+START_TEST(a_long_conversation_borrows_memory)
+{
+    static const char gathering[] =
+        "{% set ns = namespace(l=[], n=0) %}{% for m in messages %}"
+        "{% set ns.l = ns.l + [m.role] %}{% if ns.l|length > 3 %}{% set ns.l = [] %}{% endif %}"
+        "{% for other in ['user'] %}{% if m.role == other %}"
+        "{% set ns.n = ns.n + 1 %}{% endif %}{% endfor %}{% endfor %}{{ ns.n }}";
+    struct fixture small;
+    struct buffer body;
+    fixture_init(&small, &(struct fixture_options){.chat_template = gathering,
+                                                   .template_bytes = 4 * MIB,
+                                                   .request_bytes = 16 * MIB});
+    buffer_init(&body, 0);
+    buffer_append_text(&body, "{\"max_tokens\":1,\"messages\":[");
+    for (int i = 0; i < 1001; i++)
+        buffer_appendf(&body, "%s{\"role\":\"%s\",\"content\":\"\"}", i ? "," : "",
+                       i % 2 ? "assistant" : "user");
+    buffer_append_text(&body, "]}");
+    struct reply reply;
+    fixture_request(&small, ANSWER_CHAT, body.data, &reply);
+    ck_assert_msg(reply.open_status == STATUS_OK, "%s", reply.error.message);
+    reply_deinit(&reply);
+    ck_assert_uint_eq(budget_used(&small.budget, BUDGET_REQUESTS), 0);
+    uint64_t held = 16 * MIB - 5 * MIB / 2;
+    ck_assert(budget_take(&small.budget, BUDGET_REQUESTS, held));
+    fixture_request(&small, ANSWER_CHAT, body.data, &reply);
+    ck_assert_int_eq(reply.open_status, STATUS_INVALID);
+    ck_assert_str_eq(reply.error.code, "chat_template");
+    reply_deinit(&reply);
+    ck_assert_uint_eq(budget_used(&small.budget, BUDGET_REQUESTS), held);
+    budget_give(&small.budget, BUDGET_REQUESTS, held);
+    buffer_deinit(&body);
+    fixture_deinit(&small);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("allocation");
@@ -153,6 +192,7 @@ int main(void)
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, every_allocation_of_a_request_may_fail);
     tcase_add_test(tests, never_and_not_now);
+    tcase_add_test(tests, a_long_conversation_borrows_memory);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
