@@ -251,9 +251,15 @@ static void add_cors(struct request *r, struct MHD_Response *response)
         add_preflight(r, response);
 }
 
+/* The client's own id, or ours. */
+static const char *shown_id(const struct request *r)
+{
+    return r->client_id[0] ? r->client_id : r->id;
+}
+
 void http_add_common_headers(struct request *r, struct MHD_Response *response)
 {
-    MHD_add_response_header(response, "X-Request-Id", r->client_id[0] ? r->client_id : r->id);
+    MHD_add_response_header(response, "X-Request-Id", shown_id(r));
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     add_cors(r, response);
     if (r->closing || atomic_load(&r->server->closing))
@@ -345,13 +351,14 @@ void http_connection_expired(void *connection, bool in_body)
     struct http_server *server = owner->server;
     struct error error;
     struct buffer body, head;
-    char date[64] = "";
+    char date[64] = "", id[20];
     time_t now = (time_t)clock_unix_s();
     struct tm utc;
     atomic_store(&owner->expired, true);
-    error_set_code(&error, STATUS_INVALID, "request_timeout", NULL,
-                   "the %s did not come within %u s", in_body ? "body" : "head",
-                   in_body ? LIMIT_BODY_SECONDS : LIMIT_HEAD_SECONDS);
+    snprintf(id, sizeof id, "%016llx",
+             (unsigned long long)(server->id_base + atomic_fetch_add(&server->next_request, 1)));
+    error_set_code(&error, STATUS_INVALID, "request_timeout", NULL, "the %s did not come in time",
+                   in_body ? "body" : "head");
     buffer_init(&body, 0);
     api_write_error(&error, &body);
     if (gmtime_r(&now, &utc))
@@ -360,10 +367,7 @@ void http_connection_expired(void *connection, bool in_body)
     buffer_appendf(&head, "HTTP/1.1 408 Request Timeout\r\nDate: %s\r\nConnection: close\r\n",
                    date);
     buffer_appendf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.length);
-    if (in_body)
-        buffer_appendf(&head, "X-Request-Id: %s\r\n",
-                       owner->request->client_id[0] ? owner->request->client_id
-                                                    : owner->request->id);
+    buffer_appendf(&head, "X-Request-Id: %s\r\n", in_body ? shown_id(owner->request) : id);
     buffer_append_text(&head, "\r\n");
     buffer_append(&head, body.data, body.length);
     if (!head.failed && !body.failed)
