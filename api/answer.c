@@ -12,6 +12,7 @@
 #include "api/answer_text.h"
 #include "api/request_read.h"
 #include "base/check.h"
+#include "engine/constrain/grammar_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,7 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
         .priority = request->priority,
         .tenant = request->tenant,
         .deadline_ns = request->deadline_ns,
+        .grammar = request->grammar,
         .want_logprobs = request->want_logprobs || request->choice_count > request->shown_count,
         .top_logprobs = request->top_logprobs,
         .wake = wake,
@@ -97,6 +99,18 @@ static void drop_tokens(struct answer *answer)
     }
 }
 
+/* Either every prompt generates or, with max_tokens 0, none does. */
+static enum status submit(struct answer *answer, struct error *error)
+{
+    enum status status = prepare(answer, answer->wake, answer->wake_arg, error);
+    if (status == STATUS_OK && answer->completions[0])
+        status = engine_submit(answer->context->engine, answer->completions,
+                               answer->request.prompt_count, error);
+    if (status == STATUS_OK)
+        drop_tokens(answer);
+    return status;
+}
+
 enum status answer_open(const struct api_context *context, enum answer_kind kind, const char *body,
                         size_t body_length, uint64_t request_id, const struct answer_caller *caller,
                         void (*wake)(void *arg), void *wake_arg, struct answer **out,
@@ -109,23 +123,45 @@ enum status answer_open(const struct api_context *context, enum answer_kind kind
     answer->context = context;
     buffer_init(&answer->delta, 0);
     buffer_init(&answer->piece, 0);
+    answer->wake = wake;
+    answer->wake_arg = wake_arg;
     enum status status =
         request_read(context, kind, body, body_length, caller, &answer->request, error);
     if (status == STATUS_OK) {
         answer_head_init(&answer->head, context, &answer->request, request_id);
-        status = prepare(answer, wake, wake_arg, error);
+        if (!answer_awaits_grammar(answer))
+            status = submit(answer, error);
     }
-    /* Either every prompt generates or, with max_tokens 0, none does. */
-    if (status == STATUS_OK && answer->completions[0])
-        status = engine_submit(context->engine, answer->completions, answer->request.prompt_count,
-                               error);
     if (status != STATUS_OK) {
         answer_close(answer);
         return status;
     }
-    drop_tokens(answer);
     *out = answer;
     return STATUS_OK;
+}
+
+bool answer_awaits_grammar(const struct answer *answer)
+{
+    return answer->request.constraint.source && !answer->request.grammar;
+}
+
+enum status answer_compile(struct answer *answer, struct error *error)
+{
+    struct request *request = &answer->request;
+    const struct constraint *constraint = &request->constraint;
+    struct error inner = {0};
+    CHECK(answer_awaits_grammar(answer));
+    enum status status =
+        grammar_cache_compile(answer->context->grammars, constraint->kind, constraint->source,
+                              constraint->length, request->cache_salt, &request->grammar, &inner);
+    if (status == STATUS_BUSY && error) {
+        *error = inner;
+        error->retry_after_s = 1;
+    } else if (status != STATUS_OK) {
+        error_set_code(error, status, "invalid_constraint", constraint->param, "%s: %s",
+                       constraint->param, inner.message);
+    }
+    return status == STATUS_OK ? submit(answer, error) : status;
 }
 
 bool answer_is_stream(const struct answer *answer)

@@ -3,6 +3,7 @@
  * no JSON; api/ knows no sockets.
  *
  *   answer_open   (preprocessing thread)  parse, validate, template, tokenize, submit to the engine
+ *   answer_compile (grammar thread)  the same end, for a grammar that was not seen before
  *   answer_pump   (any one thread at a time) detokenize what the engine produced, frame it
  *   answer_cancel (any thread)   the client left
  *   answer_close  frees; cancels what is not done
@@ -25,6 +26,13 @@ enum status answer_open(const struct api_context *context, enum answer_kind kind
                         size_t body_length, uint64_t request_id, const struct answer_caller *caller,
                         void (*wake)(void *arg), void *wake_arg, struct answer **out,
                         struct error *error);
+
+/* Does the answer wait for its grammar to be compiled? Then it is not submitted yet, and
+   answer_compile is next. */
+bool answer_awaits_grammar(const struct answer *answer);
+/* Compiles the grammar and submits. The thread of context->grammars, with its stack. On error
+   nothing is left in the engine; the answer is still to be closed. */
+enum status answer_compile(struct answer *answer, struct error *error);
 
 bool answer_is_stream(const struct answer *answer);
 

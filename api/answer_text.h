@@ -51,6 +51,8 @@ struct answer {
     const struct api_context *context;
     struct request request;
     struct answer_head head;
+    void (*wake)(void *arg); /* of its completions */
+    void *wake_arg;
     struct completion **completions; /* [prompt_count]; NULL each when nothing is generated */
     struct answer_choice *choices;   /* [choice_count] prompt by prompt */
     uint32_t choice_count;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct chat_template; /* api/chat_template.h */
+struct grammar_cache; /* engine/constrain/grammar_cache.h */
 
 /* What answers need to know of the server; fixed after start, borrowed by every answer. */
 struct api_context {
@@ -22,6 +23,7 @@ struct api_context {
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template; /* NULL: chat is 400 with a hint */
     const struct chat_template *tool_template; /* where there are tools; NULL: the same */
+    struct grammar_cache *grammars;            /* NULL: constrained output is refused by name */
     struct budget *budget;
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;

@@ -41,7 +41,6 @@ bool chat_arguments_are_object(const char *text, size_t length, struct json_scan
 enum status chat_check_messages(struct chat *chat, struct error *error);
 enum status chat_check_tools(struct chat *chat, struct error *error);
 enum status chat_check_template_arguments(const struct cJSON *root, struct error *error);
-enum status chat_check_response_format(const struct cJSON *root, struct error *error);
 enum status chat_check_modalities(const struct cJSON *root, struct error *error);
 
 /* Where the last message's text ends when it is to be continued, until the text is cut there: three

@@ -223,23 +223,6 @@ enum status chat_check_template_arguments(const struct cJSON *root, struct error
     return STATUS_OK;
 }
 
-enum status chat_check_response_format(const struct cJSON *root, struct error *error)
-{
-    const struct cJSON *format = json_get(root, "response_format");
-    if (!format)
-        return STATUS_OK;
-    const struct cJSON *type = json_is_object(format) ? json_get(format, "type") : NULL;
-    if (!json_is_string(type))
-        return error_set(error, STATUS_INVALID, "response_format",
-                         "response_format must be an object with a type.");
-    if (strcmp(json_string(type), "text") == 0)
-        return STATUS_OK;
-    return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", "response_format",
-                          "response_format of type \"%.40s\" is not supported by this server; "
-                          "\"text\" is.",
-                          json_string(type));
-}
-
 enum status chat_check_modalities(const struct cJSON *root, struct error *error)
 {
     for (const struct cJSON *entry = json_first(json_get(root, "modalities")); entry;

@@ -8,6 +8,7 @@
 #include "api/unsupported.h"
 #include "base/check.h"
 #include "base/minmax.h"
+#include "engine/constrain/grammar_cache.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -319,6 +320,31 @@ static enum status read_schedule(const struct api_context *context, const struct
     return status;
 }
 
+/* After ignore_eos: such an answer could not end where its grammar does. */
+static enum status read_constraint(const struct api_context *context,
+                                   const struct json_document *document, struct request *out,
+                                   struct error *error)
+{
+    struct constraint *constraint = &out->constraint;
+    enum status status = constraint_read(document, constraint, error);
+    if (status != STATUS_OK || !constraint->source)
+        return status;
+    if (!context->grammars)
+        return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", constraint->param,
+                              "%s is not supported here: --memory has no room for constrained "
+                              "output beside this model.",
+                              constraint->param);
+    if (out->ignore_eos)
+        return error_set(error, STATUS_INVALID, "ignore_eos",
+                         "ignore_eos cannot be combined with %s, which says where the answer ends.",
+                         constraint->param);
+    status = request_take(context, out, constraint->length, error);
+    if (status == STATUS_OK)
+        out->grammar = grammar_cache_find(context->grammars, constraint->kind, constraint->source,
+                                          constraint->length, out->cache_salt);
+    return status;
+}
+
 enum status request_read_shared(const struct api_context *context,
                                 const struct json_document *document,
                                 const struct answer_caller *caller, struct request *out,
@@ -344,6 +370,8 @@ enum status request_read_shared(const struct api_context *context,
     if (status == STATUS_OK)
         status = json_read_bool(root, "ignore_eos", &out->ignore_eos, error);
     if (status == STATUS_OK)
+        status = read_constraint(context, document, out, error);
+    if (status == STATUS_OK)
         status = json_read_string(root, "user", &user, error);
     return status;
 }
@@ -358,6 +386,8 @@ void request_deinit(struct request *request, const struct api_context *context)
     }
     free(request->prompts);
     free(request->logit_bias);
+    constraint_deinit(&request->constraint);
+    grammar_release(request->grammar);
     if (request->taken_bytes)
         budget_give(context->budget, BUDGET_REQUESTS, request->taken_bytes);
     *request = (struct request){0};

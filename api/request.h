@@ -8,6 +8,7 @@
 #define QUIRE_API_REQUEST_H
 
 #include "api/api.h"
+#include "api/constraint.h"
 #include "api/json.h"
 #include "base/limits.h"
 #include "engine/sample/sampler.h"
@@ -37,6 +38,8 @@ struct request {
     char *stops[LIMIT_STOPS];
     size_t stop_lengths[LIMIT_STOPS];
     unsigned stop_count;
+    struct constraint constraint;
+    struct grammar *grammar; /* of the constraint, compiled; a reference */
     struct request_prompt *prompts;
     uint32_t prompt_count;
     uint64_t taken_bytes;  /* of BUDGET_REQUESTS, for prompts */

@@ -65,8 +65,6 @@ static enum status read_fields(struct chat *chat, struct request *out, struct er
     if (status == STATUS_OK)
         status = chat_check_template_arguments(root, error);
     if (status == STATUS_OK)
-        status = chat_check_response_format(root, error);
-    if (status == STATUS_OK)
         status = chat_check_modalities(root, error);
     if (status == STATUS_OK)
         status = json_read_string(root, "reasoning_effort", &effort, error);

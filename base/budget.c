@@ -7,9 +7,15 @@
 #include <string.h>
 
 static const char *const names[BUDGET_ACCOUNTS] = {
-    [BUDGET_PROGRAM] = "program",   [BUDGET_WEIGHTS] = "weights", [BUDGET_TOKENIZER] = "tokenizer",
-    [BUDGET_TEMPLATE] = "template", [BUDGET_SCRATCH] = "scratch", [BUDGET_HTTP] = "http",
-    [BUDGET_REQUESTS] = "requests", [BUDGET_KV] = "kv",
+    [BUDGET_PROGRAM] = "program",
+    [BUDGET_WEIGHTS] = "weights",
+    [BUDGET_TOKENIZER] = "tokenizer",
+    [BUDGET_TEMPLATE] = "template",
+    [BUDGET_GRAMMAR] = "grammar",
+    [BUDGET_SCRATCH] = "scratch",
+    [BUDGET_HTTP] = "http",
+    [BUDGET_REQUESTS] = "requests",
+    [BUDGET_KV] = "kv",
 };
 
 const char *budget_account_name(enum budget_account account)

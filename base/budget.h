@@ -22,6 +22,7 @@ enum budget_account {
     BUDGET_WEIGHTS,   /* packed weights */
     BUDGET_TOKENIZER, /* vocabulary, merges, regular expressions */
     BUDGET_TEMPLATE,  /* chat templates, compiled and running: the Rust text shim */
+    BUDGET_GRAMMAR,   /* constrained output: vocabulary, compiled grammars, matchers */
     BUDGET_SCRATCH,   /* activations of one step, logits, sampler workspaces */
     BUDGET_HTTP,      /* connections, their pools, answer buffers */
     BUDGET_REQUESTS,  /* prompts, completion rings, queued bodies */

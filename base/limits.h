@@ -38,6 +38,14 @@
 #define LIMIT_TIMEOUT_SECONDS 86400 /* a day: whoever waits longer has left */
 #define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
+/* Constrained output: sources that compile on the stack below without overflow, tried with deep
+   references and rule chains */
+#define LIMIT_SCHEMA_BYTES (128u << 10)
+#define LIMIT_GRAMMAR_BYTES (64u << 10) /* regular expressions, Lark, GBNF */
+#define LIMIT_GRAMMAR_STACK_BYTES (64u << 20)
+#define LIMIT_FORCED_TOKENS 32 /* appended at once where a grammar leaves no choice */
+#define LIMIT_GRAMMARS 256     /* compiled ones kept for later requests */
+
 /* The swap file */
 #define LIMIT_SWAP_STEP_BYTES                                                                      \
     (8u << 20) /* moved between looks at cancels and arrivals: 40 ms at 200 MB/s */

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "engine/constrain/grammar_cache.h"
 #include "server/http.h"
 
 #include <errno.h>
@@ -39,6 +40,8 @@ struct service {
     runtime_backend_factory factory;
     struct auth *auth;
     struct preprocessing_thread *text;
+    struct preprocessing_thread *grammars;
+    struct preprocessing_job load_grammars;
     struct http_server *http;
     int signal_fd, loaded_fd;
     int terminal_fd; /* of the standard descriptors one that is a terminal, or -1 */
@@ -64,6 +67,21 @@ static void load_model(void *arg)
     uint64_t one = 1;
     ssize_t put = write(service->loaded_fd, &one, sizeof one);
     CHECK(put == sizeof one);
+}
+
+/* On the grammar thread, while the first requests are already served: those that bring a grammar
+   wait behind it. */
+static void load_grammars(void *arg)
+{
+    struct service *service = arg;
+    struct error error;
+    error_clear(&error);
+    uint64_t start_ns = clock_now_ns();
+    if (grammar_cache_load(service->runtime.grammars, &error) != STATUS_OK)
+        log_error("structured_outputs", "off: %s", error.message);
+    else
+        log_info("structured_outputs", "ready after %.2f s",
+                 (double)(clock_now_ns() - start_ns) * 1e-9);
 }
 
 static void read_keys_again(struct service *service)
@@ -195,6 +213,10 @@ static int serve(struct service *service)
         return 1;
     }
     malloc_trim(0);
+    if (service->runtime.grammars) {
+        service->load_grammars = (struct preprocessing_job){.run = load_grammars, .arg = service};
+        CHECK(preprocessing_thread_push(service->grammars, &service->load_grammars));
+    }
     http_set_runtime(service->http, &service->runtime);
     announce(service);
     do
@@ -242,7 +264,10 @@ static enum status start(struct service *service, struct error *error)
     if (status == STATUS_OK)
         status = preprocessing_thread_create(LIMIT_PREPROCESSING_QUEUE, settings->api_key_count + 1,
                                              &service->text, error);
-    struct http_config config = {http, settings, service->auth, service->text};
+    if (status == STATUS_OK)
+        status = preprocessing_thread_create(LIMIT_PREPROCESSING_QUEUE, settings->api_key_count + 1,
+                                             &service->grammars, error);
+    struct http_config config = {http, settings, service->auth, service->text, service->grammars};
     if (status == STATUS_OK)
         status = http_start(&config, &service->http, error);
     if (status != STATUS_OK)
@@ -284,6 +309,7 @@ int program_serve(struct options *options, runtime_backend_factory factory)
         _exit(1);
     }
     preprocessing_thread_destroy(service->text);
+    preprocessing_thread_destroy(service->grammars);
     runtime_destroy(&service->runtime);
     auth_destroy(service->auth);
     close(service->signal_fd);

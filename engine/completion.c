@@ -77,6 +77,7 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
         .ignore_eos = spec->ignore_eos,
         .use_prefix_cache = spec->use_prefix_cache,
         .want_logprobs = spec->want_logprobs,
+        .grammar = spec->grammar ? grammar_take(spec->grammar) : NULL,
         .cache_salt = spec->cache_salt,
         .priority = spec->priority,
         .tenant = spec->tenant,
@@ -108,6 +109,9 @@ static void release_reference(struct completion *completion)
         return;
     struct budget *budget = completion->budget;
     uint64_t bytes = completion->bytes;
+    for (uint32_t i = 0; i < completion->sequence_count; i++)
+        grammar_matcher_destroy(completion->sequences[i].matcher);
+    grammar_release(completion->grammar);
     pthread_mutex_destroy(&completion->lock);
     free(completion);
     budget_give(budget, BUDGET_REQUESTS, bytes);

@@ -12,6 +12,7 @@
 
 #include "base/budget.h"
 #include "base/error.h"
+#include "engine/constrain/grammar.h"
 #include "engine/finish_reason.h"
 #include "engine/sample/sampler.h"
 
@@ -37,6 +38,7 @@ struct completion_spec {
     uint64_t cache_salt;   /* … prefixes are shared only between equal salts */
     bool want_logprobs;
     uint32_t top_logprobs;
+    struct grammar *grammar; /* every choice fits it; NULL: they are free. A reference is taken */
     /* When it runs. None of it can change what is answered. */
     int32_t priority;     /* lower is earlier; between tenants values below 0 count as 0 */
     uint32_t tenant;      /* who is charged: an API key's number, 0 without keys */

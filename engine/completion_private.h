@@ -49,7 +49,9 @@ struct completion_sequence {
     uint32_t charged;            /* positions that its tenant was charged for */
     uint32_t forced_preemptions; /* by the test hook */
     uint64_t last_token_ns;
-    struct swapped_pages swapped; /* while it waits, is swapped out or swapped in */
+    struct grammar_matcher *matcher; /* where it is in the grammar; NULL before its first mask and
+                                        after its end. While a step samples: a worker's */
+    struct swapped_pages swapped;    /* while it waits, is swapped out or swapped in */
 };
 
 struct completion {
@@ -64,6 +66,7 @@ struct completion {
     bool ignore_eos;
     bool use_prefix_cache;
     bool want_logprobs;
+    struct grammar *grammar; /* NULL: output is free */
     uint64_t cache_salt;
     int32_t priority;
     uint32_t tenant;

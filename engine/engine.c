@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "base/thread.h"
+#include "engine/constrain/masks.h"
 #include "engine/inbox.h"
 #include "engine/prefix_saver.h"
 #include "engine/sampling.h"
@@ -144,14 +145,16 @@ uint64_t engine_memory_bytes(const struct engine_options *options)
     bytes += scheduler_memory_bytes(&scheduler, backend->page_size, backend->groups.count);
     bytes += sampling_memory_bytes(backend, options->workers);
     bytes += scratch_bytes(options);
+    if (options->grammars)
+        bytes += masks_memory_bytes(options->max_sequences, backend->vocabulary);
     if (options->swap_dir)
         bytes += page_swap_memory_bytes(options->swap_bytes, backend->page_bytes);
     if (saves_prefixes(options)) {
         struct prefix_saver_options saver = saver_options_for(options);
         bytes += prefix_saver_memory_bytes(&saver);
     }
-    /* The allocator's own: a page and a header for each of the nine allocations above. */
-    return bytes + 9 * (4096 + 64);
+    /* The allocator's own: a page and a header for each of the ten allocations above. */
+    return bytes + 10 * (4096 + 64);
 }
 
 /* ---- the loop ---- */
@@ -283,6 +286,7 @@ static void step(struct engine *engine)
     enter_phase(engine, ENGINE_FORWARD);
     for (uint32_t i = 0; i < schedule->copy_count; i++)
         backend->ops->copy_page(backend, schedule->copies[i].from, schedule->copies[i].to);
+    sampling_start_masks(&engine->sampling, schedule);
     backend->ops->forward(backend, &schedule->batch);
     enter_phase(engine, ENGINE_SAMPLING);
     sampling_run(&engine->sampling, schedule);
@@ -391,6 +395,12 @@ static enum status create_parts(struct engine *engine, struct error *error)
         saver.metrics = &engine->metrics;
         engine->saver = prefix_saver_create(&saver);
     }
+    if (engine->options.grammars) {
+        status = masks_create(engine->options.max_sequences, engine->options.backend->vocabulary,
+                              &engine->sampling.masks, error);
+        if (status)
+            return status;
+    }
     atomic_store(&engine->metrics.pages_cached, (int64_t)pager_cached_count(engine->pager));
     atomic_store(&engine->metrics.pages_total, (int64_t)pager_total_count(engine->pager));
     atomic_store(&engine->metrics.pages_free, (int64_t)pager_free_count(engine->pager));
@@ -409,6 +419,7 @@ static enum status start_thread(struct engine *engine, struct error *error)
 static void free_parts(struct engine *engine)
 {
     prefix_saver_destroy(engine->saver);
+    masks_destroy(engine->sampling.masks);
     scheduler_destroy(engine->scheduler);
     page_swap_destroy(engine->swap);
     pager_destroy(engine->pager);
@@ -482,6 +493,7 @@ static enum status check_completion(const struct engine *engine,
                               "the prompt has %u tokens; with at least one token of answer this "
                               "server can hold %u",
                               completion->prompt_count, engine->max_length);
+    CHECK(!completion->grammar || engine->sampling.masks);
     const uint32_t *tokens = completion->sequences[0].history;
     for (uint32_t i = 0; i < completion->prompt_count; i++) {
         if (tokens[i] >= engine->options.backend->vocabulary)

@@ -32,6 +32,7 @@ struct engine_options {
     uint32_t end_token_count;
     uint32_t step_target_ms; /* prompt chunks shrink so that a step stays below this; 0: never */
     bool prefix_cache;
+    bool grammars;         /* completions may have one */
     const char *swap_dir;  /* for pages of preempted sequences (page_swap.h); NULL: none */
     uint64_t swap_bytes;   /* of that file at most */
     const char *cache_dir; /* borrowed; where the prefix cache survives a restart; NULL: nowhere */

@@ -48,22 +48,56 @@ void sampling_deinit(struct sampling *sampling)
     free(sampling->logits);
 }
 
-static void draw(struct sampling *sampling, struct schedule_sample *sample, char *workspace)
+void sampling_start_masks(struct sampling *sampling, const struct schedule *schedule)
+{
+    if (!sampling->masks)
+        return;
+    masks_begin(sampling->masks);
+    for (uint32_t i = 0; i < schedule->sample_count; i++) {
+        struct schedule_sample *sample = &schedule->samples[i];
+        struct grammar *grammar = sample->sequence->completion->grammar;
+        if (grammar)
+            sample->mask_index =
+                masks_add(sampling->masks, grammar, &sample->sequence->record->matcher);
+    }
+    masks_start(sampling->masks);
+}
+
+static bool is_end_token(const struct sampling *sampling, uint32_t token)
+{
+    for (uint32_t i = 0; i < sampling->end_token_count; i++) {
+        if (sampling->end_tokens[i] == token)
+            return true;
+    }
+    return false;
+}
+
+static void advance_matcher(const struct sampling *sampling, struct schedule_sample *sample)
 {
     const struct sequence *sequence = sample->sequence;
     const struct completion *completion = sequence->completion;
-    uint32_t vocabulary = sampling->backend->vocabulary;
-    float *logits =
-        sampling->logits + (size_t)(sample->logits_index - sampling->first_row) * vocabulary;
-    if (sample->is_shared) {
-        float *copy =
-            (float *)(workspace + sampling->workspace_bytes - logits_bytes(sampling->backend, 1));
-        memcpy(copy, logits, vocabulary * sizeof *copy);
-        logits = copy;
-    }
+    struct grammar_matcher *matcher = sequence->record->matcher;
+    if (is_end_token(sampling, sample->token.token))
+        return;
+    sample->ok = grammar_matcher_accept(matcher, &sample->token.token, 1, &sample->is_complete);
+    uint32_t room = completion->token_limit - sequence->token_count - 1;
+    if (!sample->ok || sample->is_complete || completion->want_logprobs)
+        return;
+    sample->forced_count =
+        grammar_matcher_forced(matcher, sample->forced, min_u32(room, LIMIT_FORCED_TOKENS));
+    if (sample->forced_count)
+        sample->ok = grammar_matcher_accept(matcher, sample->forced, sample->forced_count,
+                                            &sample->is_complete);
+}
+
+void sampling_draw(const struct sampling *sampling, struct schedule_sample *sample, float *logits,
+                   const uint32_t *allowed, void *workspace)
+{
+    const struct sequence *sequence = sample->sequence;
+    const struct completion *completion = sequence->completion;
     struct sampler_row row = {
         .logits = logits,
-        .vocabulary = vocabulary,
+        .vocabulary = sampling->backend->vocabulary,
         .params = &completion->sampling,
         .tokens = sequence->record->history,
         .token_count = sequence->token_count,
@@ -73,8 +107,31 @@ static void draw(struct sampling *sampling, struct schedule_sample *sample, char
         .want_logprob = completion->want_logprobs,
         .banned = completion->ignore_eos ? sampling->end_tokens : NULL,
         .banned_count = completion->ignore_eos ? sampling->end_token_count : 0,
+        .allowed = allowed,
     };
     sample->ok = sampler_sample(&row, workspace, &sample->token);
+    if (sample->ok && completion->grammar)
+        advance_matcher(sampling, sample);
+}
+
+static void draw(struct sampling *sampling, struct schedule_sample *sample, char *workspace)
+{
+    uint32_t vocabulary = sampling->backend->vocabulary;
+    float *logits =
+        sampling->logits + (size_t)(sample->logits_index - sampling->first_row) * vocabulary;
+    const uint32_t *allowed = NULL;
+    if (sample->sequence->completion->grammar) {
+        allowed = masks_wait(sampling->masks, sample->mask_index);
+        if (!allowed)
+            return; /* not ok: the matcher has failed */
+    }
+    if (sample->is_shared) {
+        float *copy =
+            (float *)(workspace + sampling->workspace_bytes - logits_bytes(sampling->backend, 1));
+        memcpy(copy, logits, vocabulary * sizeof *copy);
+        logits = copy;
+    }
+    sampling_draw(sampling, sample, logits, allowed, workspace);
 }
 
 static void draw_job(void *arg, unsigned thread_index)

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/workers.h"
 #include "engine/batch.h"
+#include "engine/constrain/masks.h"
 #include "engine/scheduler/step.h"
 
 #include <stdatomic.h>
@@ -24,6 +25,7 @@ struct sampling {
     struct workers *workers;
     const uint32_t *end_tokens; /* borrowed; banned for sequences that ignore them */
     uint32_t end_token_count;
+    struct masks *masks; /* the owner's; NULL: no completion has a grammar */
     float *logits;    /* [logits_rows_max][vocabulary] */
     char *workspaces; /* [threads][workspace_bytes]: the sampler's, then one row of logits */
     size_t workspace_bytes;
@@ -41,7 +43,17 @@ uint64_t sampling_memory_bytes(const struct backend *backend, const struct worke
 enum status sampling_init(struct sampling *sampling, struct error *error);
 void sampling_deinit(struct sampling *sampling); /* zeroed is fine */
 
+/* The masks of sequences with a grammar are computed from here on, while the batch is run. */
+void sampling_start_masks(struct sampling *sampling, const struct schedule *schedule);
+
 /* Draws the token of every sample of the schedule, whose batch has just been run. */
 void sampling_run(struct sampling *sampling, const struct schedule *schedule);
+
+/* Draws one sample from `logits`, which are overwritten; `allowed` is its mask, NULL where there is no
+   grammar. Behind the token its matcher says whether the answer is complete and which tokens are
+   forced: the same that sampling under masks would give one after the other. Where
+   log-probabilities are wanted it is done that way. Any thread. */
+void sampling_draw(const struct sampling *sampling, struct schedule_sample *sample, float *logits,
+                   const uint32_t *allowed, void *workspace);
 
 #endif

@@ -547,6 +547,7 @@ void http_keys_changed(struct http_server *server)
     unsigned keys = server->config.auth ? auth_key_count(server->config.auth) : 0;
     struct runtime *runtime = atomic_load(&server->runtime);
     preprocessing_thread_share(server->config.text, keys);
+    preprocessing_thread_share(server->config.grammars, keys);
     if (runtime)
         engine_share(runtime->engine, keys);
 }

@@ -102,27 +102,9 @@ void http_free_body(struct request *r)
     r->body_capacity = r->body_length = 0;
 }
 
-/* On the preprocessing thread; the connection is suspended, or about to be, until text_done. */
-static void open_answer(void *arg)
+/* Preprocessing is over: with an answer, or with r->error. From here on the request may be gone. */
+static void finish_opening(struct request *r, struct answer *answer)
 {
-    struct request *r = arg;
-    struct runtime *runtime = atomic_load(&r->server->runtime);
-    struct answer *answer = NULL;
-    error_clear(&r->error);
-    pthread_mutex_lock(&r->lock);
-    bool gone = r->cancelled || r->aborted || atomic_load(&r->server->aborting);
-    pthread_mutex_unlock(&r->lock);
-    enum status status;
-    if (gone)
-        status = http_draining(&r->error);
-    else
-        status = answer_open(&runtime->api, r->route->kind, r->body, r->body_length, r->number,
-                             &r->caller, wake_answer, r, &answer, &r->error);
-    CHECK((status == STATUS_OK) == (answer != NULL));
-    http_free_body(r);
-    if (status != STATUS_OK)
-        r->refusal_status = api_http_status(status);
-    /* From the unlock on the request may be gone. */
     pthread_mutex_lock(&r->lock);
     r->answer = answer;
     r->stream = answer && answer_is_stream(answer);
@@ -130,6 +112,66 @@ static void open_answer(void *arg)
     r->text_done = true;
     wake_locked(r);
     pthread_mutex_unlock(&r->lock);
+}
+
+static bool is_gone(struct request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->cancelled || r->aborted || atomic_load(&r->server->aborting);
+    pthread_mutex_unlock(&r->lock);
+    return gone;
+}
+
+/* On the grammar thread; as open_answer, which has handed the answer over. */
+static void compile_answer(void *arg)
+{
+    struct request *r = arg;
+    struct answer *answer = r->compiling;
+    r->compiling = NULL;
+    enum status status = is_gone(r) ? http_draining(&r->error) : answer_compile(answer, &r->error);
+    if (status != STATUS_OK) {
+        r->refusal_status = api_http_status(status);
+        answer_close(answer);
+        answer = NULL;
+    }
+    finish_opening(r, answer);
+}
+
+/* False when too many grammars wait. */
+static bool hand_to_grammar_thread(struct request *r, struct answer *answer)
+{
+    r->compiling = answer;
+    r->job.run = compile_answer;
+    return preprocessing_thread_push(r->server->config.grammars, &r->job);
+}
+
+/* On the preprocessing thread; the connection is suspended, or about to be, until text_done. */
+static void open_answer(void *arg)
+{
+    struct request *r = arg;
+    struct runtime *runtime = atomic_load(&r->server->runtime);
+    struct answer *answer = NULL;
+    error_clear(&r->error);
+    enum status status;
+    if (is_gone(r))
+        status = http_draining(&r->error);
+    else
+        status = answer_open(&runtime->api, r->route->kind, r->body, r->body_length, r->number,
+                             &r->caller, wake_answer, r, &answer, &r->error);
+    CHECK((status == STATUS_OK) == (answer != NULL));
+    http_free_body(r);
+    if (answer && answer_awaits_grammar(answer)) {
+        if (hand_to_grammar_thread(r, answer))
+            return;
+        answer_close(answer);
+        answer = NULL;
+        status = error_set_code(&r->error, STATUS_BUSY, "queue_full", NULL,
+                                "too many grammars wait to be compiled");
+        r->error.retry_after_s = 1;
+    }
+    if (status != STATUS_OK)
+        r->refusal_status = api_http_status(status);
+    finish_opening(r, answer);
 }
 
 /* Suspend unless there is news. False: there is. */

@@ -24,10 +24,11 @@ struct http_options {
 };
 
 struct http_config {
-    const struct http_options *options; /* outlives the server */
-    const struct settings *settings;    /* max_connections resolved; outlives the server */
-    struct auth *auth;                  /* NULL: no keys; outlives the server */
-    struct preprocessing_thread *text;  /* outlives the server */
+    const struct http_options *options;    /* outlives the server */
+    const struct settings *settings;       /* max_connections resolved; outlives the server */
+    struct auth *auth;                     /* NULL: no keys; outlives the server */
+    struct preprocessing_thread *text;     /* outlives the server */
+    struct preprocessing_thread *grammars; /* compiles grammars; outlives the server */
 };
 
 #endif

@@ -102,6 +102,7 @@ struct request {
     unsigned status_sent;
     uint64_t first_data_ns;
     struct preprocessing_job job;
+    struct answer *compiling; /* between the preprocessing thread and the grammar thread */
     /* under lock */
     pthread_mutex_t lock;
     bool suspended, signalled, text_done, cancelled, aborted, keepalive_due;

@@ -233,7 +233,6 @@ void preprocessing_thread_destroy(struct preprocessing_thread *thread)
     if (!thread)
         return;
     pthread_mutex_lock(&thread->lock);
-    CHECK(thread->waiting == 0);
     thread->stop = true;
     pthread_cond_signal(&thread->news);
     pthread_mutex_unlock(&thread->lock);

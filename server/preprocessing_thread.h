@@ -40,7 +40,7 @@ enum status preprocessing_thread_create(unsigned queue_limit, uint32_t lane_coun
                                         struct preprocessing_thread **out, struct error *error);
 /* So many callers share it now; at first as many as there are lanes for them. Any thread. */
 void preprocessing_thread_share(struct preprocessing_thread *thread, unsigned callers);
-/* Waits for the running job; queued ones must be gone. */
+/* Waits for the running job and for those in the queue. */
 void preprocessing_thread_destroy(struct preprocessing_thread *thread);
 
 /* False when the queue is full: the job will not run. Any thread. */

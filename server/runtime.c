@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/utf8.h"
+#include "engine/constrain/grammar_cache.h"
 #include "sizing/plan.h"
 
 #include <ctype.h>
@@ -74,7 +75,8 @@ static enum status reserve_all(struct runtime *runtime, const struct plan *plan,
         enum status status = budget_reserve(budget, account, bytes, error);
         if (status != STATUS_OK)
             return status;
-        bool counted = account == BUDGET_HTTP || account == BUDGET_REQUESTS;
+        bool counted =
+            account == BUDGET_HTTP || account == BUDGET_REQUESTS || account == BUDGET_GRAMMAR;
         if (!counted && account != BUDGET_TEMPLATE) /* the text shim counts for itself */
             CHECK(budget_take(budget, account, bytes));
     }
@@ -396,11 +398,16 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
         status = collect_end_tokens(runtime, &plan, error);
     if (status == STATUS_OK)
         status = load_templates(runtime, settings, error);
+    if (status == STATUS_OK && plan.engine.grammars)
+        status =
+            grammar_cache_create(runtime->tokenizer, &runtime->budget, &runtime->grammars, error);
     if (status == STATUS_OK)
         status = engine_check(&plan.engine, error);
     if (status != STATUS_OK)
         return status;
     print_plan(runtime, &plan, settings);
+    if (settings->serves && !runtime->grammars)
+        log_info("structured_outputs", "off: beside this model --memory has no room for them");
     status = make_engine(runtime, &plan, settings, factory, error);
     if (status != STATUS_OK)
         return status;
@@ -413,6 +420,7 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     runtime->api.tokenizer = runtime->tokenizer;
     runtime->api.chat_template = runtime->chat_template;
     runtime->api.tool_template = runtime->tool_template;
+    runtime->api.grammars = runtime->grammars;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
     runtime->api.timeout_ns = settings->timeout_seconds * 1000000000ull;
@@ -455,6 +463,7 @@ void runtime_destroy(struct runtime *runtime)
         log_profile(runtime->backend);
     if (runtime->backend)
         runtime->backend->ops->destroy(runtime->backend);
+    grammar_cache_destroy(runtime->grammars);
     chat_template_destroy(runtime->tool_template);
     chat_template_destroy(runtime->chat_template);
     if (runtime->tokenizer)

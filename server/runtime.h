@@ -23,6 +23,7 @@ struct runtime {
     struct gguf *gguf; /* NULL once everything is loaded */
     struct model_config config;
     struct tokenizer *tokenizer;
+    struct grammar_cache *grammars;      /* NULL: there is no room for constrained output */
     struct chat_template *chat_template; /* NULL: the file has none */
     struct chat_template *tool_template; /* for requests with tools; NULL: the same */
     struct backend *backend;

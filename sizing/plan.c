@@ -15,6 +15,7 @@
 /* Code, libraries, stacks, allocator slack, measured with a margin; plus this per thread. */
 #define PROGRAM_BYTES (20 * MIB)
 #define THREAD_BYTES (256 * KIB)
+#define GRAMMAR_PART 5 /* of what the weights leave */
 #define LOGITS_ROWS 16u
 #define STEP_TARGET_MS 100u
 #define BATCH_TOKENS_DEFAULT 512u
@@ -173,8 +174,8 @@ static void choose_rows(const struct plan_model *model, struct plan *plan,
     size_engine(model, plan, rows, some_pages);
     while (!settings->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
         uint64_t held = accounts[BUDGET_WEIGHTS] + accounts[BUDGET_PROGRAM] +
-                        accounts[BUDGET_TEMPLATE] + accounts[BUDGET_HTTP] +
-                        accounts[BUDGET_REQUESTS];
+                        accounts[BUDGET_TEMPLATE] + accounts[BUDGET_GRAMMAR] +
+                        accounts[BUDGET_HTTP] + accounts[BUDGET_REQUESTS];
         uint64_t left = plan->total_bytes > held ? plan->total_bytes - held : 0;
         if (accounts[BUDGET_SCRATCH] <= left / 4)
             break;
@@ -183,12 +184,29 @@ static void choose_rows(const struct plan_model *model, struct plan *plan,
     }
 }
 
+/* Constrained output: the vocabulary, and a share for compiled grammars and matchers (0.1 to 0.3 MB
+   each, some MB for long patterns). */
+static uint64_t grammar_account_bytes(uint32_t vocabulary, uint64_t total)
+{
+    return grammar_vocabulary_memory_bytes(vocabulary) + clamp(total / 32, 4 * MIB, 256 * MIB);
+}
+
+/* It is there if it takes at most a fifth of what the weights leave. */
+static bool grammars_fit(const struct plan *plan)
+{
+    uint64_t total = plan->total_bytes, weights = plan->account_bytes[BUDGET_WEIGHTS];
+    return total > weights &&
+           grammar_account_bytes(plan->shape.vocabulary, total) <= (total - weights) / GRAMMAR_PART;
+}
+
 /* The accounts that are a share of the whole. */
 static void size_shares(struct plan *plan, const struct settings *settings, uint64_t total)
 {
     unsigned connections =
         settings->connections_fitted ? plan_connections(total) : settings->max_connections;
     plan->account_bytes[BUDGET_TEMPLATE] = clamp(total / 64, 4 * MIB, COST_TEMPLATE_BYTES_MAX);
+    plan->account_bytes[BUDGET_GRAMMAR] =
+        plan->engine.grammars ? grammar_account_bytes(plan->shape.vocabulary, total) : 0;
     plan->account_bytes[BUDGET_HTTP] = settings->serves ? cost_http_bytes(connections) : 0;
     plan->account_bytes[BUDGET_REQUESTS] =
         settings->serves ? clamp(total / 12, 12 * MIB, 512 * MIB) : 8 * MIB;
@@ -291,6 +309,8 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
     out->account_bytes[BUDGET_PROGRAM] =
         PROGRAM_BYTES + COST_LOG_BYTES + settings->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
+    size_engine(model, out, 1, 1); /* the weights */
+    out->engine.grammars = settings->serves && grammars_fit(out);
     size_shares(out, settings, out->total_bytes);
     choose_rows(model, out, settings);
     return choose_pages(model, out, settings, error);

@@ -70,9 +70,10 @@ static unsigned draw_sentence(const char *text, double y, struct buffer *out)
 static unsigned cut(const struct plan_answer *answer, struct segment *segments)
 {
     static const char *const colours[BUDGET_ACCOUNTS] = {
-        [BUDGET_PROGRAM] = "#8d99ae",  [BUDGET_WEIGHTS] = "#2b4a6f", [BUDGET_TOKENIZER] = "#b56576",
-        [BUDGET_TEMPLATE] = "#7f9c6b", [BUDGET_SCRATCH] = "#e09f3e", [BUDGET_HTTP] = "#6d597a",
-        [BUDGET_REQUESTS] = "#9e7bb5",
+        [BUDGET_PROGRAM] = "#8d99ae",   [BUDGET_WEIGHTS] = "#2b4a6f",
+        [BUDGET_TOKENIZER] = "#b56576", [BUDGET_TEMPLATE] = "#7f9c6b",
+        [BUDGET_GRAMMAR] = "#a26769",   [BUDGET_SCRATCH] = "#e09f3e",
+        [BUDGET_HTTP] = "#6d597a",      [BUDGET_REQUESTS] = "#9e7bb5",
     };
     const struct plan *plan = &answer->plan;
     unsigned count = 0;

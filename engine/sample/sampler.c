@@ -290,6 +290,12 @@ static bool apply_bias_and_bans(const struct sampler_row *row)
             return false;
         row->logits[token] = -__builtin_inff();
     }
+    if (row->allowed) {
+        for (uint32_t token = 0; token < row->vocabulary; ++token) {
+            if (!(row->allowed[token / 32] >> token % 32 & 1u))
+                row->logits[token] = -__builtin_inff();
+        }
+    }
     return true;
 }
 

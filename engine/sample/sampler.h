@@ -4,9 +4,9 @@
  * position, draw, choice, 0), 53-bit uniforms, candidates ordered by (logit descending, id
  * ascending), sums in double.
  *
- * Order of steps: logit bias, repetition / presence / frequency penalties, temperature, top_k,
- * top_p, min_p, draw. temperature < 1e-5, top_k 1 or top_p 0 is greedy: the largest logit, least
- * id.
+ * Order of steps: logit bias, repetition / presence / frequency penalties, tokens that may not be
+ * drawn (banned, then not allowed by a grammar), temperature, top_k, top_p, min_p, draw.
+ * temperature < 1e-5, top_k 1 or top_p 0 is greedy: the largest logit, least id.
  */
 #ifndef QUIRE_ENGINE_SAMPLE_SAMPLER_H
 #define QUIRE_ENGINE_SAMPLE_SAMPLER_H
@@ -63,6 +63,8 @@ struct sampler_row {
     bool want_logprob;      /* false: logprob is not computed (0) */
     const uint32_t *banned; /* ids that may not be drawn (end tokens under ignore_eos) */
     uint32_t banned_count;
+    const uint32_t *allowed; /* bit id % 32 of word id / 32: may be drawn; NULL: all may. Log
+                                probabilities are of the whole distribution all the same */
 };
 
 /* false when the logits hold a NaN or no token is possible: the request's own fault or ours, ends

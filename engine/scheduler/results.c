@@ -76,6 +76,8 @@ static void finish(struct results *results, struct completion *completion, uint3
     struct engine_metrics *metrics = results->metrics;
     completion->sequences[index].status = SEQUENCE_FINISHED;
     swap_drop(results->swap, completion, index);
+    grammar_matcher_destroy(completion->sequences[index].matcher);
+    completion->sequences[index].matcher = NULL;
     completion_finish(completion, index, reason);
     mark_pending(results, completion);
     metric_add(&metrics->finished[reason], 1);
@@ -117,6 +119,20 @@ static bool is_end_token(const struct results *results, uint32_t token)
     return false;
 }
 
+/* The sampled token and those that a grammar forced behind it. */
+static void push_tokens(struct results *results, struct sequence *sequence,
+                        const struct schedule_sample *sample)
+{
+    struct completion *completion = sequence->completion;
+    completion_push(completion, sequence->index, &sample->token);
+    for (uint32_t i = 0; i < sample->forced_count; i++)
+        completion_push(completion, sequence->index,
+                        &(struct sampled_token){.token = sample->forced[i]});
+    sequence->token_count += 1 + sample->forced_count;
+    CHECK(sequence->token_count <= completion->token_limit);
+    metric_add(&results->metrics->generation_tokens, 1 + sample->forced_count);
+}
+
 void results_apply_sample(struct results *results, const struct schedule_sample *sample,
                           uint64_t now_ns)
 {
@@ -132,14 +148,14 @@ void results_apply_sample(struct results *results, const struct schedule_sample 
         results_end_running(results, sequence, FINISH_STOP, now_ns);
         return;
     }
-    completion_push(completion, sequence->index, &sample->token);
-    metric_add(&results->metrics->generation_tokens, 1);
-    sequence->token_count++;
+    push_tokens(results, sequence, sample);
     sequence->sampled_count++;
     if (sequence->state == SEQUENCE_PREFILL)
         fair_queue_end_prefill(results->slots->queue, completion);
     sequence->state = SEQUENCE_DECODE;
-    if (sequence->token_count == completion->token_limit)
+    if (sample->is_complete)
+        results_end_running(results, sequence, FINISH_STOP, now_ns);
+    else if (sequence->token_count == completion->token_limit)
         results_end_running(results, sequence, FINISH_LENGTH, now_ns);
     else
         mark_pending(results, completion);

@@ -9,9 +9,10 @@
  *      … with a window    [ page ][ page ]                   a table for each KV cache group
  *     published [ page ][ page ]                             full pages, in the prefix cache
  *
- * Invariants: computed <= token_count. After a step, computed + 1 == token_count for a sequence
- * that decodes. The tables contain all computed positions that the next one sees. A page that is
- * written has reference count 1 and is not cached.
+ * Invariants: computed <= token_count. After a step, computed < token_count for a sequence that
+ * decodes: by one, or by more while tokens that a grammar forced are still to be computed. The
+ * tables contain all computed positions that the next one sees. A page that is written has
+ * reference count 1 and is not cached.
  *
  * States (the completion says WAITING before and after, see completion_private.h):
  *
@@ -34,7 +35,7 @@
 enum sequence_state {
     SEQUENCE_PREFILL, /* tokens are to be computed before the next one can be sampled; it has all
                          its pages, in groups with a window those for the next chunk */
-    SEQUENCE_DECODE,  /* one token per step */
+    SEQUENCE_DECODE,  /* one token per step, or those that a grammar forced */
     SEQUENCE_PENDING_FORK, /* waits for its parent's prompt, without pages */
     SEQUENCE_SWAPPING_OUT, /* preempted: its pages are being written to the swap file */
     SEQUENCE_SWAPPING_IN,  /* as PREFILL, but pages before `computed` are still to be read back */

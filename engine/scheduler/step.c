@@ -91,6 +91,7 @@ void step_select_decoding(struct step *step, uint32_t limit)
         sort_by_turns(step->candidates, count);
     for (uint32_t i = 0; i < min_u32(count, limit); i++)
         step->candidates[i]->is_selected = true;
+    step->spare_tokens = limit - min_u32(count, limit);
     for (uint32_t i = 0; i < slots->count; i++) {
         if (sequence_takes_pages(slots->order[i]))
             sequence_slide(slots->order[i], slots->pager);
@@ -117,6 +118,18 @@ static void add_tokens(struct step *step, struct sequence *sequence, uint32_t co
         step->schedule.prompt_token_count += count;
 }
 
+/* The tokens of a decoding sequence: one, and those that a grammar forced before it, up to the end
+   of the page that it has. */
+static uint32_t decode_tokens(struct step *step, const struct sequence *sequence)
+{
+    uint32_t size = step->slots->page_size;
+    uint32_t pending = sequence->token_count - sequence->computed;
+    uint32_t count = min_u32(pending, size - sequence->computed % size);
+    uint32_t extra = min_u32(count - 1, step->spare_tokens);
+    step->spare_tokens -= extra;
+    return 1 + extra;
+}
+
 void step_take_pages(struct step *step)
 {
     const struct slots *slots = step->slots;
@@ -129,7 +142,7 @@ void step_take_pages(struct step *step)
         sequence_take_pages(sequence, slots->pager, slots->max_batch_tokens, step->copies,
                             &step->schedule.copy_count);
         if (sequence->is_selected)
-            add_tokens(step, sequence, 1);
+            add_tokens(step, sequence, decode_tokens(step, sequence));
     }
 }
 
@@ -152,6 +165,8 @@ static void add_sample(struct step *step, struct sequence *sequence, uint32_t lo
     sample->logits_index = logits_index;
     sample->is_shared = is_shared;
     sample->ok = false;
+    sample->is_complete = false;
+    sample->forced_count = 0;
 }
 
 /* Row `row` of the batch is the sequence's last token: it and its pending forks sample from there.

@@ -11,6 +11,10 @@
  * second of each, and so on, so that a tenant with many sequences takes no tokens from one with
  * few. Within a tenant the one that waited longest comes first.
  *
+ * A decoding sequence has one token per step, and more when a grammar forced some: those that fit
+ * the page of the first, as long as the step has tokens to spare. So pages are secured for one
+ * position.
+ *
  * Invariants: a sequence appears in the schedule at most once; its tokens are consecutive and begin
  * where it is computed; the last token of a sequence asks for logits, and its pending forks sample
  * from the same logits.
@@ -20,6 +24,7 @@
 #ifndef QUIRE_ENGINE_SCHEDULER_STEP_H
 #define QUIRE_ENGINE_SCHEDULER_STEP_H
 
+#include "base/limits.h"
 #include "engine/batch.h"
 #include "engine/scheduler/slots.h"
 
@@ -33,6 +38,11 @@ struct schedule_sample {
     bool is_shared;        /* another sample uses the same logits */
     bool ok;               /* false: no token can be drawn, the sequence ends in error */
     struct sampled_token token;
+    uint32_t mask_index; /* for a completion with a grammar */
+    /* … whose matcher has moved behind all of these: */
+    bool is_complete;      /* the grammar lets nothing follow them: the sequence ends here */
+    uint32_t forced_count; /* tokens that must follow `token`, appended without sampling */
+    uint32_t forced[LIMIT_FORCED_TOKENS];
 };
 
 struct schedule {
@@ -54,6 +64,7 @@ struct step {
     struct sequence **sequences; /* [slot_count] those with tokens, in the order of the batch */
     uint32_t sequence_count;
     struct sequence **candidates;           /* [slot_count] scratch */
+    uint32_t spare_tokens;                  /* that forced tokens of decoding sequences may use */
     uint32_t *tokens;                       /* [max_batch_tokens] */
     struct batch_sequence *batch_sequences; /* [slot_count] */
     uint32_t *logits_rows;                  /* [slot_count] */
@@ -70,8 +81,8 @@ void step_begin(struct step *step);
    running prompts see no longer. */
 void step_select_decoding(struct step *step, uint32_t limit);
 
-/* Gives each sequence that takes pages its pages, which are free, and each selected one its token.
- */
+/* Gives each sequence that takes pages its pages, which are free, and each selected one its
+ * tokens. */
 void step_take_pages(struct step *step);
 
 /* Up to `limit` further tokens of a running prompt; returns how many. */

@@ -5,7 +5,7 @@
 # file, the sources, this script and cargo's version. A fresh clone of the same sources copies it and
 # compiles nothing; another version of the sources compiles its own crate and keeps the libraries.
 # The cache folder is $QUIRE_CACHE/textshim, by default ~/.cache/quire/textshim. $CARGO names another
-# cargo; 1.85 or newer is needed.
+# cargo; 1.87 or newer is needed.
 set -eu
 
 source=$(cd "$1" && pwd) output=$2 depfile=$3
@@ -19,8 +19,8 @@ fail() {
 
 version=$("$cargo" --version 2>/dev/null) || version=
 minor=$(printf '%s\n' "$version" | sed -n 's/^cargo 1\.\([0-9]*\)\..*/\1/p')
-[ -n "$minor" ] || fail "no cargo found; install Rust 1.85 or newer (Debian 12: apt-get install cargo-web)"
-[ "$minor" -ge 85 ] || fail "cargo 1.$minor is too old; 1.85 or newer is needed (Debian 12: cargo-web)"
+[ -n "$minor" ] || fail "no cargo found; install Rust 1.87 or newer (Debian 12: apt-get install cargo-web)"
+[ "$minor" -ge 87 ] || fail "cargo 1.$minor is too old; 1.87 or newer is needed (Debian 12: cargo-web)"
 
 files=$(cd "$source" && find Cargo.toml Cargo.lock build.sh src -type f | LC_ALL=C sort)
 # shellcheck disable=SC2086 # no file of ours has a blank in its name

@@ -1,9 +1,13 @@
 //! The C ABI of textshim.h. Every entry catches panics; no panic and no exception crosses into C.
 
+mod gbnf;
+mod grammar;
+mod grammar_abi;
 mod mark;
 mod memory;
 mod python;
 mod rewrite;
+mod schema;
 mod strings;
 mod template;
 
@@ -23,7 +27,7 @@ type Sink = extern "C" fn(*mut c_void, *const c_char, usize);
 ///
 /// # Safety
 /// `data` points to `length` readable bytes that outlive the use.
-unsafe fn bytes_of<'a>(data: *const c_char, length: usize) -> &'a [u8] {
+pub(crate) unsafe fn bytes_of<'a>(data: *const c_char, length: usize) -> &'a [u8] {
     if data.is_null() || length == 0 {
         &[]
     } else {
@@ -35,7 +39,7 @@ unsafe fn bytes_of<'a>(data: *const c_char, length: usize) -> &'a [u8] {
 ///
 /// # Safety
 /// `out` points to `capacity` writable bytes.
-unsafe fn write_message(text: &str, out: *mut c_char, capacity: usize) {
+pub(crate) unsafe fn write_message(text: &str, out: *mut c_char, capacity: usize) {
     if out.is_null() || capacity == 0 {
         return;
     }
@@ -45,6 +49,12 @@ unsafe fn write_message(text: &str, out: *mut c_char, capacity: usize) {
     }
     std::ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), length);
     *out.add(length) = 0;
+}
+
+/// A panic's text may hold a user's, so it is not printed; the caller logs what an entry returns.
+pub(crate) fn silence_panics() {
+    static SILENCE: Once = Once::new();
+    SILENCE.call_once(|| set_hook(Box::new(|_| {})));
 }
 
 /// Runs an entry's body: its failure, or a panic, becomes a status and a message.
@@ -86,9 +96,7 @@ pub unsafe extern "C" fn textshim_template_new(
     message_capacity: usize,
 ) -> c_int {
     *out = std::ptr::null_mut();
-    // A panic's text may hold a user's; the caller logs what guard returns.
-    static SILENCE: Once = Once::new();
-    SILENCE.call_once(|| set_hook(Box::new(|_| {})));
+    silence_panics();
     guard(message, message_capacity, || {
         let template = ChatTemplate::compile(
             bytes_of(source, source_length),

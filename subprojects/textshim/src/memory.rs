@@ -22,7 +22,7 @@ pub static TEMPLATES: Ledger = Ledger::new();
 pub static CONTEXTS: Ledger = Ledger::new();
 
 impl Ledger {
-    const fn new() -> Ledger {
+    pub const fn new() -> Ledger {
         Ledger { used: AtomicUsize::new(0), peak: AtomicUsize::new(0) }
     }
 
@@ -49,15 +49,24 @@ impl Ledger {
 
 thread_local! {
     // Without a destructor and without memory of its own, so that the allocator may read it at any time.
-    static IN_CONTEXT: Cell<bool> = const { Cell::new(false) };
+    static CURRENT: Cell<*const Ledger> = const { Cell::new(std::ptr::null()) };
 }
 
 fn ledger() -> &'static Ledger {
-    if IN_CONTEXT.get() {
-        &CONTEXTS
-    } else {
-        &TEMPLATES
+    // SAFETY: `charge` sets it to a ledger that it borrows for as long as it is set.
+    unsafe { CURRENT.get().as_ref() }.unwrap_or(&TEMPLATES)
+}
+
+/// Runs `body` with all that it allocates and frees entered in `ledger`, also when it panics.
+pub fn charge<T>(ledger: &Ledger, body: impl FnOnce() -> T) -> T {
+    struct Restore(*const Ledger);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(self.0);
+        }
     }
+    let _restore = Restore(CURRENT.replace(ledger));
+    body()
 }
 
 /// A context and all that it holds. The root is kept until the end, so that its values are given back here and
@@ -67,10 +76,7 @@ pub struct Context(Option<Value>);
 impl Context {
     /// None when it is no JSON.
     pub fn read(json: &[u8]) -> Option<Context> {
-        IN_CONTEXT.set(true);
-        let value = serde_json::from_slice(json).ok();
-        IN_CONTEXT.set(false);
-        value.map(|value| Context(Some(value)))
+        charge(&CONTEXTS, || serde_json::from_slice(json).ok()).map(|value| Context(Some(value)))
     }
 
     /// With other roles in its messages, where `other` has one.
@@ -120,9 +126,7 @@ fn replace_roles(root: &Value, other: impl Fn(&str) -> Option<String>) -> Value 
 
 impl Drop for Context {
     fn drop(&mut self) {
-        IN_CONTEXT.set(true);
-        self.0 = None;
-        IN_CONTEXT.set(false);
+        charge(&CONTEXTS, || self.0 = None);
     }
 }
 

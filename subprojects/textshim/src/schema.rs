@@ -1,0 +1,152 @@
+//! Reads a JSON schema before llguidance does: refuses, with the path, what is not enforced, and removes what
+//! only annotates, so that nothing that restricts is passed over in silence.
+//!
+//! The keywords are those of drafts 4 to 2020-12. A keyword that no draft defines is an annotation, as the
+//! specification says (JSON Schema 2020-12, core, section 6.5).
+
+use serde_json::{Map, Value};
+
+/// Enforced by llguidance.
+pub const SUPPORTED: [&str; 26] = [
+    "$ref", "additionalItems", "additionalProperties", "allOf", "anyOf", "const", "enum", "exclusiveMaximum",
+    "exclusiveMinimum", "format", "items", "maxItems", "maxLength", "maxProperties", "maximum", "minItems",
+    "minLength", "minProperties", "minimum", "multipleOf", "oneOf", "pattern", "patternProperties",
+    "prefixItems", "properties", "type",
+];
+/// Enforced too, with `required` handled beside the properties.
+pub const REQUIRED: &str = "required";
+
+/// Restrict instances, and are not enforced: refused unless their value restricts nothing.
+pub const REFUSED: [&str; 17] = [
+    "$dynamicRef", "$recursiveRef", "contains", "dependencies", "dependentRequired", "dependentSchemas",
+    "disallow", "divisibleBy", "else", "extends", "if", "not", "propertyNames", "then", "unevaluatedItems",
+    "unevaluatedProperties", "uniqueItems",
+];
+/// Restrict only beside another keyword that is refused.
+const DEPENDENT: [&str; 2] = ["maxContains", "minContains"];
+
+/// Kept because references need them.
+const STRUCTURE: [&str; 7] = ["$anchor", "$defs", "$id", "$schema", "definitions", "id", "$comment"];
+
+/// What is wrong, and where: a JSON pointer into the schema.
+pub struct Refusal {
+    pub path: String,
+    pub reason: String,
+}
+
+fn refuse<T>(path: &str, reason: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { path: path.to_string(), reason: reason.into() })
+}
+
+/// One more step of a JSON pointer (RFC 6901).
+fn join(path: &str, key: &str) -> String {
+    format!("{path}/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
+/// Whether a refused keyword's value lets every instance pass.
+fn is_neutral(keyword: &str, value: &Value) -> bool {
+    match keyword {
+        "uniqueItems" => *value == Value::Bool(false),
+        "unevaluatedItems" | "unevaluatedProperties" | "propertyNames" => {
+            *value == Value::Bool(true) || value.as_object().is_some_and(Map::is_empty)
+        }
+        "dependencies" | "dependentRequired" | "dependentSchemas" => {
+            value.as_object().is_some_and(Map::is_empty)
+        }
+        // then and else alone do nothing; beside `if` that one is refused.
+        "then" | "else" => true,
+        _ => false,
+    }
+}
+
+/// The schema as llguidance takes it, or the first refusal in reading order.
+pub fn normalize(schema: &Value) -> Result<Value, Refusal> {
+    match walk(schema, "")? {
+        Value::Bool(true) => Ok(Value::Object(Map::new())),
+        Value::Bool(false) => refuse("", "no value fits the schema `false`"),
+        object => Ok(object),
+    }
+}
+
+fn walk(schema: &Value, path: &str) -> Result<Value, Refusal> {
+    let object = match schema {
+        Value::Bool(_) => return Ok(schema.clone()),
+        Value::Object(object) => object,
+        _ => return refuse(path, "a schema is an object, true or false"),
+    };
+    let mut out = Map::new();
+    for (keyword, value) in object {
+        let place = join(path, keyword);
+        let name = keyword.as_str();
+        if REFUSED.contains(&name) {
+            if !is_neutral(name, value) {
+                return refuse(&place, format!("`{name}` is not supported"));
+            }
+        } else if DEPENDENT.contains(&name) {
+            // Without `contains`, which is refused, these have no meaning.
+        } else if SUPPORTED.contains(&name) || name == REQUIRED || STRUCTURE.contains(&name) {
+            out.insert(keyword.clone(), keep(name, value, &place)?);
+        }
+    }
+    Ok(Value::Object(out))
+}
+
+fn keep(keyword: &str, value: &Value, place: &str) -> Result<Value, Refusal> {
+    match keyword {
+        "properties" | "patternProperties" | "$defs" | "definitions" => {
+            let Value::Object(map) = value else {
+                return refuse(place, format!("`{keyword}` is an object of schemas"));
+            };
+            let walked: Result<Map<String, Value>, Refusal> = map
+                .iter()
+                .map(|(name, inner)| Ok((name.clone(), walk(inner, &join(place, name))?)))
+                .collect();
+            Ok(Value::Object(walked?))
+        }
+        "allOf" | "anyOf" | "oneOf" | "prefixItems" => list(keyword, value, place),
+        "items" if value.is_array() => list(keyword, value, place),
+        "items" | "additionalItems" | "additionalProperties" => walk(value, place),
+        "$ref" => match value.as_str() {
+            Some(target) if target.starts_with('#') => Ok(value.clone()),
+            Some(_) => refuse(place, "only references into the schema itself (`#…`) are supported"),
+            None => refuse(place, "`$ref` is a string"),
+        },
+        "required" => match value.as_array() {
+            Some(names) if names.iter().all(Value::is_string) => Ok(value.clone()),
+            // Draft 3's boolean, which later drafts do not know.
+            _ => refuse(place, "`required` is a list of names"),
+        },
+        "enum" => match value.as_array() {
+            Some(values) if !values.is_empty() => Ok(value.clone()),
+            _ => refuse(place, "`enum` is a list of at least one value"),
+        },
+        "format" | "pattern" if !value.is_string() => {
+            refuse(place, format!("`{keyword}` is a string"))
+        }
+        "minItems" | "maxItems" | "minLength" | "maxLength" | "minProperties" | "maxProperties" => {
+            match value.as_u64().or_else(|| value.as_f64().filter(|f| *f >= 0.0 && f.fract() == 0.0).map(|f| f as u64)) {
+                Some(count) => Ok(Value::from(count)),
+                None => refuse(place, format!("`{keyword}` is a whole number of at least 0")),
+            }
+        }
+        "multipleOf" if !value.as_f64().is_some_and(|f| f > 0.0) => {
+            refuse(place, "`multipleOf` is a number above 0")
+        }
+        "minimum" | "maximum" if !value.is_number() => {
+            refuse(place, format!("`{keyword}` is a number"))
+        }
+        _ => Ok(value.clone()),
+    }
+}
+
+fn list(keyword: &str, value: &Value, place: &str) -> Result<Value, Refusal> {
+    let Some(schemas) = value.as_array().filter(|schemas| !schemas.is_empty()) else {
+        return refuse(place, format!("`{keyword}` is a list of at least one schema"));
+    };
+    let walked: Result<Vec<Value>, Refusal> = schemas
+        .iter()
+        .enumerate()
+        .map(|(index, inner)| walk(inner, &join(place, &index.to_string())))
+        .collect();
+    Ok(Value::Array(walked?))
+}
