@@ -26,8 +26,8 @@ struct sampling {
     const uint32_t *end_tokens; /* borrowed; banned for sequences that ignore them */
     uint32_t end_token_count;
     struct masks *masks; /* the owner's; NULL: no completion has a grammar */
-    float *logits;    /* [logits_rows_max][vocabulary] */
-    char *workspaces; /* [threads][workspace_bytes]: the sampler's, then one row of logits */
+    float *logits;       /* [logits_rows_max][vocabulary] */
+    char *workspaces;    /* [threads][workspace_bytes]: the sampler's, then one row of logits */
     size_t workspace_bytes;
     /* of the rows whose logits are there; read by the workers */
     const struct schedule *schedule;

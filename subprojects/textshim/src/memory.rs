@@ -81,10 +81,7 @@ impl Context {
 
     /// With other roles in its messages, where `other` has one.
     pub fn with_roles(self, other: impl Fn(&str) -> Option<String>) -> Context {
-        IN_CONTEXT.set(true);
-        let changed = Context(self.0.as_ref().map(|root| replace_roles(root, other)));
-        IN_CONTEXT.set(false);
-        changed
+        charge(&CONTEXTS, || Context(self.0.as_ref().map(|root| replace_roles(root, other))))
     }
 
     pub fn value(&self) -> Value {
