@@ -13,7 +13,7 @@
 
 static struct budget rig_budget = {
     .total_bytes = UINT64_MAX / 2,
-    .cap_bytes = {[BUDGET_REQUESTS] = UINT64_MAX / 4},
+    .cap_bytes = {[BUDGET_REQUESTS] = UINT64_MAX / 4, [BUDGET_GRAMMAR] = UINT64_MAX / 4},
 };
 
 static uint32_t choice_count(const struct rig_request *request)
@@ -52,6 +52,7 @@ struct completion *rig_try_completion(const struct rig_request *request)
         .deadline_ns = request->deadline_ns,
         .want_logprobs = request->logprobs,
         .top_logprobs = 3,
+        .grammar = request->grammar,
         .wake = request->wake,
         .wake_arg = request->wake_arg,
     };
@@ -73,6 +74,11 @@ struct completion *rig_completion(const struct rig_request *request)
     return completion;
 }
 
+struct budget *rig_budget_of(void)
+{
+    return &rig_budget;
+}
+
 uint64_t rig_request_bytes(void)
 {
     return atomic_load(&rig_budget.used_bytes[BUDGET_REQUESTS]);
@@ -85,13 +91,18 @@ void rig_expect(const struct rig_request *request, uint32_t choice, uint32_t max
     struct sampling_params params = sampling(request);
     uint32_t *history = malloc((request->token_count + request->max_tokens) * sizeof *history);
     void *workspace = aligned_alloc(64, (sampler_workspace_bytes(RIG_VOCABULARY) + 63) & ~63u);
-    CHECK(history && workspace);
+    struct grammar_matcher *matcher =
+        request->grammar ? grammar_matcher_create(request->grammar) : NULL;
+    bool complete = false;
+    CHECK(history && workspace && (!request->grammar || (matcher && request->stops)));
     memcpy(history, request->tokens, request->token_count * sizeof *history);
     uint32_t count = request->token_count;
     out->token_count = 0;
     out->reason = FINISH_LENGTH;
-    while (out->token_count < request->max_tokens && count < max_length) {
+    while (out->token_count < request->max_tokens && count < max_length && !complete) {
         float logits[RIG_VOCABULARY];
+        uint32_t allowed[(RIG_VOCABULARY + 31) / 32];
+        CHECK(!matcher || grammar_matcher_mask(matcher, allowed, (RIG_VOCABULARY + 31) / 32));
         scripted_logits(history, count, RIG_VOCABULARY, logits);
         struct sampler_row row = {
             .logits = logits,
@@ -105,6 +116,7 @@ void rig_expect(const struct rig_request *request, uint32_t choice, uint32_t max
             .want_logprob = request->logprobs,
             .banned = request->stops ? NULL : &end_token,
             .banned_count = !request->stops,
+            .allowed = matcher ? allowed : NULL,
         };
         struct sampled_token token;
         CHECK(sampler_sample(&row, workspace, &token));
@@ -115,7 +127,11 @@ void rig_expect(const struct rig_request *request, uint32_t choice, uint32_t max
         CHECK(out->token_count < RIG_ANSWER_MAX);
         out->tokens[out->token_count++] = (struct completion_token){token.token, token.logprob};
         history[count++] = token.token;
+        CHECK(!matcher || grammar_matcher_accept(matcher, &token.token, 1, &complete));
     }
+    if (complete)
+        out->reason = FINISH_STOP;
+    grammar_matcher_destroy(matcher);
     free(workspace);
     free(history);
 }
@@ -198,6 +214,8 @@ struct rig *rig_create(const struct rig_options *options)
     CHECK(scheduler_create(&scheduler, &rig->scheduler, &error) == STATUS_OK);
     rig->scratch = malloc((options->page_count + 1) * sizeof *rig->scratch);
     rig->logits = malloc(2 * RIG_VOCABULARY * sizeof *rig->logits);
+    rig->sampling =
+        (struct sampling){.backend = rig->backend, .end_tokens = &end_token, .end_token_count = 1};
     rig->workspace = aligned_alloc(64, (sampler_workspace_bytes(RIG_VOCABULARY) + 63) & ~63u);
     CHECK(rig->scratch && rig->logits && rig->workspace);
     rig->now_ns = 1;
@@ -259,24 +277,17 @@ static void check(const struct rig *rig)
 
 static void sample(struct rig *rig, struct schedule_sample *sample)
 {
-    static const uint32_t end_token = RIG_END_TOKEN;
     const struct sequence *sequence = sample->sequence;
-    const struct completion *completion = sequence->completion;
+    struct grammar *grammar = sequence->completion->grammar;
+    struct grammar_matcher **matcher = &sequence->record->matcher;
+    uint32_t allowed[(RIG_VOCABULARY + 31) / 32];
     rig->backend->ops->logits(rig->backend, sample->logits_index, 1, rig->logits);
-    struct sampler_row row = {
-        .logits = rig->logits,
-        .vocabulary = RIG_VOCABULARY,
-        .params = &completion->sampling,
-        .tokens = sequence->record->history,
-        .token_count = sequence->token_count,
-        .prompt_count = completion->prompt_count,
-        .choice = sequence->index,
-        .top_logprobs = completion->top_logprobs,
-        .want_logprob = completion->want_logprobs,
-        .banned = completion->ignore_eos ? &end_token : NULL,
-        .banned_count = completion->ignore_eos,
-    };
-    sample->ok = sampler_sample(&row, rig->workspace, &sample->token);
+    if (grammar) {
+        if (!*matcher)
+            *matcher = grammar_matcher_create(grammar);
+        CHECK(*matcher && grammar_matcher_mask(*matcher, allowed, (RIG_VOCABULARY + 31) / 32));
+    }
+    sampling_draw(&rig->sampling, sample, rig->logits, grammar ? allowed : NULL, rig->workspace);
 }
 
 /* Every page that is written is in one table only and is not cached. */

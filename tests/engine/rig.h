@@ -6,6 +6,7 @@
 #ifndef QUIRE_TESTS_ENGINE_RIG_H
 #define QUIRE_TESTS_ENGINE_RIG_H
 
+#include "engine/sampling.h"
 #include "engine/scheduler/page_swap.h"
 #include "engine/scheduler/scheduler.h"
 #include "tests/engine/scripted_backend.h"
@@ -16,6 +17,9 @@
 #define RIG_VOCABULARY 61u
 #define RIG_END_TOKEN 7u
 #define RIG_ANSWER_MAX 512u
+
+/* Of the budget that requests and grammars of a test program take from. */
+struct budget *rig_budget_of(void);
 
 struct rig_request {
     const uint32_t *tokens;
@@ -31,6 +35,7 @@ struct rig_request {
     int32_t priority;
     uint32_t tenant;
     uint64_t deadline_ns;
+    struct grammar *grammar; /* borrowed; NULL: none. It stops: tokens that end are not ignored */
     void (*wake)(void *arg);
     void *wake_arg;
 };
@@ -87,6 +92,7 @@ struct rig {
     uint32_t *scratch;
     float *logits; /* one row */
     void *workspace;
+    struct sampling sampling;           /* for sampling_draw */
     const struct completion *named[26]; /* 'A' is the first added, … */
     unsigned named_count;
     unsigned moves, moves_in_a_row; /* steps without tokens */

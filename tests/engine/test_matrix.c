@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/model/model.h"
+#include "tests/engine/constrain/byte_grammar.h"
 #include "tests/engine/model/made_up.h"
 
 #include <check.h>
@@ -50,6 +51,8 @@
 #define OTHERS 31u
 #define CHOICES 3u
 #define TOP 5u
+#define VOCABULARY_MAX 1024u /* of byte_grammar.h */
+#define WORDS (VOCABULARY_MAX / 32)
 #define WARM_ANSWER 12u /* tokens of the request before: see preempt_every */
 
 enum start { FRESH, PREFIX_HIT, SHARED, RESTART, STARTS };
@@ -60,13 +63,35 @@ static const char *const preempted_names[PREEMPTIONS] = {"never preempted", "onc
                                                          "at every step preempted", "once swapped",
                                                          "at every step swapped"};
 
-enum dimension { WITH, CHUNK, PAGE, THREADS, START, PREEMPT, KERNELS, SAMPLING, DIMENSIONS };
+/* Free, or with a grammar: every token sampled under a mask, with log-probabilities; or without
+   them, so that tokens which must follow are appended at once. */
+enum constraint { FREE, MASKED, FORCED, CONSTRAINTS };
+static const char *const constraint_names[CONSTRAINTS] = {"free", "masked", "forced"};
+#define GRAMMAR_SOURCE "[a-z](a0b0c1[0-9]d2){20}"
+
+enum dimension {
+    WITH,
+    CHUNK,
+    PAGE,
+    THREADS,
+    START,
+    PREEMPT,
+    KERNELS,
+    SAMPLING,
+    CONSTRAINT,
+    DIMENSIONS
+};
 #define LEVELS_MAX 5u
 static const uint32_t values[][LEVELS_MAX] = {
     [WITH] = {0, 1, 7, OTHERS},
     [CHUNK] = {1, 7, 64, 512},
     [PAGE] = {8, 16, 32, 64},
     [THREADS] = {1, 2, 3},
+};
+
+static struct budget budget = {
+    .total_bytes = UINT64_MAX / 2,
+    .cap_bytes = {[BUDGET_REQUESTS] = UINT64_MAX / 4, [BUDGET_GRAMMAR] = UINT64_MAX / 4},
 };
 
 struct combination {
@@ -78,6 +103,7 @@ struct request {
     float temperature;
     uint64_t seed;
     bool use_cache;
+    enum constraint constraint;
     struct sampled_token wanted[CHOICES][ANSWER];
 };
 
@@ -88,8 +114,9 @@ static struct {
     const struct kernels *const *kernels; /* NULL-terminated, those that are tried */
     uint32_t levels[DIMENSIONS];
     uint32_t vocabulary;
-    uint32_t groups;        /* of pages */
-    struct request ours[2]; /* greedy, at a temperature */
+    uint32_t groups;           /* of pages */
+    struct request ours[2][2]; /* greedy, at a temperature; free, with a grammar */
+    struct grammar *grammar;   /* NULL: the vocabulary is too large for the tests' one */
     struct request others[OTHERS];
 } model;
 
@@ -175,7 +202,10 @@ static void answer_naively(struct backend *backend, struct request *request, uin
     uint64_t bytes = (sampler_workspace_bytes(backend->vocabulary) + 63) & ~(uint64_t)63;
     void *workspace = aligned_alloc(64, bytes);
     float *logits = malloc(backend->vocabulary * sizeof *logits);
-    ck_assert(workspace && logits);
+    uint32_t allowed[WORDS];
+    struct grammar_matcher *matcher =
+        request->constraint == FREE ? NULL : grammar_matcher_create(model.grammar);
+    ck_assert(workspace && logits && (matcher != NULL) == (request->constraint != FREE));
     memcpy(tokens, request->prompt, request->prompt_count * sizeof *tokens);
     for (uint32_t i = 0; i < KV_GROUPS_MAX * CONTEXT / 16; i++)
         pages[i] = 1 + i;
@@ -195,11 +225,17 @@ static void answer_naively(struct backend *backend, struct request *request, uin
             .choice = choice,
             .top_logprobs = TOP,
             .want_logprob = true,
+            .allowed = matcher ? allowed : NULL,
         };
+        ck_assert(!matcher || grammar_matcher_mask(matcher, allowed, WORDS));
         struct sampled_token *out = &request->wanted[choice][i];
+        bool ended = false;
         ck_assert(sampler_sample(&row, workspace, out));
+        ck_assert(!matcher || grammar_matcher_accept(matcher, &out->token, 1, &ended));
+        ck_assert(!ended);
         tokens[count] = out->token;
     }
+    grammar_matcher_destroy(matcher);
     free(workspace);
     free(logits);
 }
@@ -217,6 +253,16 @@ static void make_request(struct request *request, uint32_t number, uint32_t prom
     };
     for (uint32_t i = 0; i < prompt_count; i++)
         request->prompt[i] = (i * 61 + number * 101 + i * i * 7) % model.vocabulary;
+}
+
+static void make_grammar(void)
+{
+    model.grammar = NULL;
+    if (model.vocabulary > VOCABULARY_MAX)
+        return;
+    byte_grammar_init(&budget, model.vocabulary, model.vocabulary - 1);
+    model.grammar = byte_grammar_compile(GRAMMAR_REGEX, GRAMMAR_SOURCE);
+    model.levels[CONSTRAINT] = CONSTRAINTS;
 }
 
 /* The model's own answers. The first of `kernels` computes them. */
@@ -237,15 +283,21 @@ static void expect(const struct kernels *const *kernels)
         [PREEMPT] = PREEMPTIONS,
         [KERNELS] = kernel_count,
         [SAMPLING] = 2,
+        [CONSTRAINT] = 1,
     };
     memcpy(model.levels, levels, sizeof levels);
     serve(&served, kernels[0], 1, 16, 1 + KV_GROUPS_MAX * CONTEXT / 16);
     model.vocabulary = served.backend->vocabulary;
     model.groups = served.backend->groups.count;
+    make_grammar();
     for (uint32_t i = 0; i < 2; i++) {
-        make_request(&model.ours[i], 100, PROMPT, ANSWER, i ? 0.8f : 0);
-        for (uint32_t choice = 0; choice < CHOICES; choice++)
-            answer_naively(served.backend, &model.ours[i], choice);
+        for (uint32_t g = 0; g < (model.grammar ? 2u : 1u); g++) {
+            struct request *ours = &model.ours[i][g];
+            make_request(ours, 100, PROMPT, ANSWER, i ? 0.8f : 0);
+            ours->constraint = g ? MASKED : FREE;
+            for (uint32_t choice = 0; choice < CHOICES; choice++)
+                answer_naively(served.backend, ours, choice);
+        }
     }
     for (uint32_t i = 0; i < OTHERS; i++) {
         make_request(&model.others[i], i, 1 + i * 5 % 17, 2 + i * 3 % 7, i % 3 ? 0.8f : 0);
@@ -253,12 +305,12 @@ static void expect(const struct kernels *const *kernels)
     }
     serve_end(&served);
     /* The test can fail: choices and temperatures do not all say the same. */
-    ck_assert_uint_eq(model.ours[0].wanted[0][ANSWER - 1].token,
-                      model.ours[0].wanted[2][ANSWER - 1].token);
+    ck_assert_uint_eq(model.ours[0][0].wanted[0][ANSWER - 1].token,
+                      model.ours[0][0].wanted[2][ANSWER - 1].token);
     uint32_t different = 0;
     for (uint32_t i = 0; i < ANSWER; i++) {
-        different += model.ours[1].wanted[0][i].token != model.ours[1].wanted[1][i].token;
-        different += model.ours[1].wanted[0][i].token != model.ours[0].wanted[0][i].token;
+        different += model.ours[1][0].wanted[0][i].token != model.ours[1][0].wanted[1][i].token;
+        different += model.ours[1][0].wanted[0][i].token != model.ours[0][0].wanted[0][i].token;
     }
     ck_assert_uint_ge(different, 2);
 }
@@ -285,18 +337,13 @@ static const char *describe(const struct combination *c)
     static char text[512];
     snprintf(text, sizeof text,
              "%s, %s: with %u others, %u rows a step, pages of %u, %u threads, %s, %s, %s "
-             "kernels, %s",
+             "kernels, %s, %s",
              model.path, kv_type_name(model.kv_type), value(c, WITH), value(c, CHUNK),
              value(c, PAGE), value(c, THREADS), start_names[c->at[START]],
              preempted_names[c->at[PREEMPT]], model.kernels[c->at[KERNELS]]->name,
-             c->at[SAMPLING] ? "temperature 0.8" : "greedy");
+             c->at[SAMPLING] ? "temperature 0.8" : "greedy", constraint_names[c->at[CONSTRAINT]]);
     return text;
 }
-
-static struct budget budget = {
-    .total_bytes = UINT64_MAX / 2,
-    .cap_bytes = {[BUDGET_REQUESTS] = UINT64_MAX / 4},
-};
 
 static struct completion *completion_for(const struct request *request)
 {
@@ -308,8 +355,9 @@ static struct completion *completion_for(const struct request *request)
         .sampling = params_of(request),
         .ignore_eos = true,
         .use_prefix_cache = request->use_cache,
-        .want_logprobs = true,
+        .want_logprobs = request->constraint != FORCED,
         .top_logprobs = TOP,
+        .grammar = request->constraint == FREE ? NULL : model.grammar,
     };
     struct completion *completion;
     struct error error;
@@ -333,6 +381,8 @@ static void finish(struct completion *completion, const struct request *request,
             ck_assert_msg(tokens[i].token == wanted->token,
                           "%s\n%s, choice %u, token %u: %u, not %u", describe(c), who, choice, i,
                           tokens[i].token, wanted->token);
+            if (request->constraint == FORCED)
+                continue;
             ck_assert_msg(memcmp(&tokens[i].logprob, &wanted->logprob, sizeof(float)) == 0,
                           "%s\n%s, choice %u, token %u: log-probability %a, not %a", describe(c),
                           who, choice, i, (double)tokens[i].logprob, (double)wanted->logprob);
@@ -368,7 +418,9 @@ static uint32_t preempt_every(const struct combination *c)
     if (!is_once(c))
         return c->at[PREEMPT] != NEVER;
     uint32_t before = steps_for(PROMPT, c) + WARM_ANSWER - 1;
-    return before + steps_for(PROMPT - cached_tokens(c), c) + ANSWER / 2;
+    /* With tokens that are appended at once the answer has a few steps only. */
+    uint32_t steps = c->at[CONSTRAINT] == FORCED ? 1 : ANSWER / 2;
+    return before + steps_for(PROMPT - cached_tokens(c), c) + steps;
 }
 
 static void check_happened(const struct combination *c, const struct engine_metrics *metrics)
@@ -384,7 +436,8 @@ static void check_happened(const struct combination *c, const struct engine_metr
         ck_assert_msg(alone ? preemptions == 1 : preemptions >= 1, "%s: %u", text,
                       (unsigned)preemptions);
     else
-        ck_assert_msg(preemptions >= ANSWER - 1, "%s: %u", text, (unsigned)preemptions);
+        ck_assert_msg(preemptions >= (c->at[CONSTRAINT] == FORCED ? 2u : ANSWER - 1), "%s: %u",
+                      text, (unsigned)preemptions);
     /* Never lost; brought back unless all of it is in the prefix cache still, at a page's end. */
     uint64_t outs = metric_get(&metrics->swap_outs), ins = metric_get(&metrics->swap_ins);
     ck_assert_msg(outs == (is_swapped(c) ? preemptions : 0), "%s: %u left", text, (unsigned)outs);
@@ -412,7 +465,7 @@ static void submit(struct engine *engine, struct completion **completions, uint3
 /* A request before: the same prompt for a prefix hit, or another one. */
 static void warm(struct engine *engine, bool same)
 {
-    struct request before = model.ours[0];
+    struct request before = model.ours[0][0];
     before.use_cache = true;
     before.answer_count = WARM_ANSWER;
     for (uint32_t i = 0; !same && i < PROMPT; i++)
@@ -431,7 +484,8 @@ static void run_requests(struct engine *engine, const struct combination *c)
     const struct request *requests[OTHERS + 1];
     uint32_t count = value(c, WITH) + 1;
     uint32_t place = is_once(c) ? 0 : value(c, WITH) / 2;
-    ours = model.ours[c->at[SAMPLING]];
+    ours = model.ours[c->at[SAMPLING]][c->at[CONSTRAINT] != FREE];
+    ours.constraint = c->at[CONSTRAINT];
     ours.choice_count = c->at[START] == SHARED ? CHOICES : 1;
     ours.use_cache = finds_prefix(c);
     for (uint32_t i = 0; i < count; i++) {
@@ -469,6 +523,7 @@ static struct engine *start_engine(struct served *served, const struct combinati
         .max_batch_tokens = value(c, CHUNK),
         .max_sequences = OTHERS + CHOICES,
         .max_queue = OTHERS + 1,
+        .grammars = true,
         .prefix_cache = true,
         .check_every_step = true,
         .test_preempt_every = preempt,
@@ -677,11 +732,14 @@ START_TEST(every_kv_type_gives_the_same_bits)
 }
 END_TEST
 
-/* Levels in the whole product. Pages that come from a file meet everything else in pairs: with them
-   it would take an hour. */
+/* Levels in the whole product. Pages that come from a file, and grammars, meet everything else in
+   pairs: with them it would take an hour. */
 static uint32_t product_levels(enum dimension d)
 {
-    return d == START ? RESTART : d == PREEMPT ? SWAPPED_ONCE : model.levels[d];
+    return d == START        ? RESTART
+           : d == PREEMPT    ? SWAPPED_ONCE
+           : d == CONSTRAINT ? 1
+                             : model.levels[d];
 }
 
 /* One kernel set and page size; all the rest of the product. */

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "engine/queue_bounds.h"
 #include "engine/scheduler/scheduler_private.h"
+#include "tests/engine/constrain/byte_grammar.h"
 #include "tests/engine/rig.h"
 
 #include <check.h>
@@ -235,8 +236,24 @@ static void begin(struct simulation *sim, uint64_t seed)
     sim->cancels_all = seed % 16 == 15;
 }
 
+/* Texts of two to about forty tokens, with runs that leave no choice. */
+static struct grammar *a_grammar(void)
+{
+    static struct grammar *grammars[3];
+    static const char *const sources[] = {"(ab|[0-9]{2}){1,6}xyz(k[a-f]){0,8}",
+                                          "hello( w[a-z]{1,3}orld){1,4}", "[a-c]{3,30}"};
+    unsigned which = dice(3);
+    if (!grammars[0]) {
+        byte_grammar_init(rig_budget_of(), RIG_VOCABULARY, RIG_END_TOKEN);
+        for (unsigned i = 0; i < 3; i++)
+            grammars[i] = byte_grammar_compile(GRAMMAR_REGEX, sources[i]);
+    }
+    return grammars[which];
+}
+
 static struct rig_request random_request(struct simulation *sim, struct client *client)
 {
+    struct grammar *grammar = dice(4) ? NULL : a_grammar();
     /* Few heads and few ends, so that prefixes meet. */
     uint32_t max_length = sim->rig->max_length;
     uint32_t longest = max_length - 1 < PROMPT_MAX ? max_length - 1 : PROMPT_MAX;
@@ -252,7 +269,8 @@ static struct rig_request random_request(struct simulation *sim, struct client *
         .temperature = dice(2) ? 0.9f : 0,
         .seed = dice(1000),
         .cache_salt = dice(6) == 0,
-        .stops = dice(2),
+        .stops = grammar || dice(2),
+        .grammar = grammar,
         .no_cache = dice(5) == 0,
         .logprobs = dice(4) == 0,
         .priority = dice(4) ? 0 : (int32_t)dice(7) - 3,

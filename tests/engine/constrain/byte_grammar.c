@@ -29,8 +29,7 @@ static void name_tokens(uint32_t vocabulary, uint32_t end_token)
         if (next < count)
             snprintf(texts[id], sizeof texts[id], "%c", first[next]);
         else
-            snprintf(texts[id], sizeof texts[id], "%c%c", first[pair % 36],
-                     first[pair / 36 % 36]);
+            snprintf(texts[id], sizeof texts[id], "%c%c", first[pair % 36], first[pair / 36 % 36]);
         next++;
     }
 }
