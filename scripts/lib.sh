@@ -55,13 +55,13 @@ run_step() {
     return "$status"
 }
 
-# Prints the path of a cargo of 1.85 or newer (the text shim's need), or fails.
+# Prints the path of a cargo of 1.87 or newer (the text shim's need), or fails.
 find_cargo() {
     local candidate version
     for candidate in "$(command -v cargo || true)" "$HOME/.cargo/bin/cargo" /usr/bin/cargo; do
         if [ ! -x "$candidate" ]; then continue; fi
         version=$("$candidate" --version 2>/dev/null | awk '{print $2}') || continue
-        if [ "$(printf '1.85.0\n%s\n' "$version" | sort -V | head -n 1)" = 1.85.0 ]; then
+        if [ "$(printf '1.87.0\n%s\n' "$version" | sort -V | head -n 1)" = 1.87.0 ]; then
             printf '%s\n' "$candidate"
             return 0
         fi
@@ -72,8 +72,8 @@ find_cargo() {
 # Puts a good cargo first on PATH, for meson and the text shim.
 use_cargo() {
     local cargo
-    cargo=$(find_cargo) || fail "no cargo of 1.85 or newer was found" \
-        "run scripts/install-packages build, or install Rust 1.85 or newer"
+    cargo=$(find_cargo) || fail "no cargo of 1.87 or newer was found" \
+        "run scripts/install-packages build, or install Rust 1.87 or newer"
     PATH="$(dirname "$cargo"):$PATH"
     export PATH
 }

@@ -239,7 +239,7 @@ def test_hostile_grammars_end_in_bounded_time_and_memory():
     cases = list(hostile())
     for (kind, source), answer in zip(cases, tool([{"kind": k, "source": s} for k, s in cases], steps=60)):
         shown = (source[:80], {k: v for k, v in answer.items() if k != "text"})
-        assert answer["compile_us"] < 3e6, shown           # CPU time
+        assert answer["compile_us"] < 10e6, shown          # CPU time
         assert answer.get("mask_max_us", 0) < 1e6, shown
         assert answer.get("bytes", 0) < 64 << 20, shown
         assert answer.get("matcher_bytes", 0) < 64 << 20, shown
