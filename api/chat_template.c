@@ -20,6 +20,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define FUEL_MAX 390000u
@@ -136,6 +137,16 @@ static uint64_t fuel_for(const struct chat_template *chat_template)
     return min_u64(fuel, FUEL_MAX);
 }
 
+/* Rust ends the process when an allocation fails (see textshim.h). So what a usual rendering of this
+   context takes is asked of the system before, and given back untouched. Another thread may take it
+   in between, and a template that makes more than it is given is not covered. */
+static bool system_has_memory(size_t context_length)
+{
+    size_t bytes = MIB + 16 * context_length;
+    void *block = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return block != MAP_FAILED && munmap(block, bytes) == 0;
+}
+
 static void collect(void *arg, const char *bytes, size_t length)
 {
     buffer_append(arg, bytes, length);
@@ -160,6 +171,8 @@ enum status chat_template_render(const struct chat_template *chat_template,
 {
     char message[900] = "", kept[24];
     now_is_known = false;
+    if (!system_has_memory(context_length))
+        return error_no_memory(error);
     size_t limit = 4 * context_length + (64u << 10);
     int result =
         textshim_template_render(chat_template->shim, context_json, context_length, limit,

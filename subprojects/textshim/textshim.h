@@ -3,7 +3,8 @@
  * later through llguidance's own header.
  *
  * A panic in Rust is caught at each entry and returned as TEXTSHIM_PANIC. A stack overflow and
- * running out of memory cannot be caught: sources and contexts are limited by the caller, and
+ * running out of memory cannot be caught: sources and contexts are limited by the caller, who also
+ * asks the system for a usual rendering's memory before each one (api/chat_template.c), and
  * render needs a stack of 64 MiB when the template is not trusted. (new brings its own stack.)
  */
 #ifndef QUIRE_TEXTSHIM_H

@@ -8,8 +8,11 @@
 #include "tests/api/fixture.h"
 
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -184,6 +187,37 @@ START_TEST(a_long_conversation_borrows_memory)
 }
 END_TEST
 
+#ifndef __SANITIZE_ADDRESS__
+/* The system gives no more address space (ulimit -v): a chat is 503, and the process lives. */
+START_TEST(a_chat_without_memory)
+{
+    static const char body[] =
+        "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"h\"}]}";
+    struct rlimit before, none;
+    struct reply reply;
+    unsigned long pages = 0;
+    fixture_request(&fixture, ANSWER_CHAT, body, &reply);
+    ck_assert_int_eq(reply.open_status, STATUS_OK);
+    reply_deinit(&reply);
+    FILE *file = fopen("/proc/self/statm", "re");
+    ck_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+    none = before;
+    none.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) / 2; /* nothing new */
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &none), 0);
+    fixture_request(&fixture, ANSWER_CHAT, body, &reply);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+    ck_assert_int_eq(reply.open_status, STATUS_UNAVAILABLE);
+    ck_assert_str_eq(reply.error.code, "out_of_memory");
+    reply_deinit(&reply);
+    fixture_request(&fixture, ANSWER_CHAT, body, &reply);
+    ck_assert_int_eq(reply.open_status, STATUS_OK);
+    reply_deinit(&reply);
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *suite = suite_create("allocation");
@@ -193,6 +227,9 @@ int main(void)
     tcase_add_test(tests, every_allocation_of_a_request_may_fail);
     tcase_add_test(tests, never_and_not_now);
     tcase_add_test(tests, a_long_conversation_borrows_memory);
+#ifndef __SANITIZE_ADDRESS__
+    tcase_add_test(tests, a_chat_without_memory);
+#endif
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
