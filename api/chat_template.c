@@ -24,7 +24,7 @@
 #include <time.h>
 
 #define FUEL_MAX 390000u
-#define FUEL_BYTES 256u                /* that a rendering may hold for each fuel it was given */
+#define FUEL_BYTES 128u                /* that a rendering may hold for each fuel it was given */
 #define VALUE_BYTES 288u               /* of a JSON value in the engine: a map with one short key */
 #define RAISED_CHARACTERS_MAX 200      /* of a template's own message */
 #define STACK_BYTES ((size_t)64 << 20) /* as the preprocessing thread has: see textshim.h */

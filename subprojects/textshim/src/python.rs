@@ -409,24 +409,34 @@ pub fn addend(state: &State, value: Value) -> Result<Value, Error> {
 
 /// A list, tuple or dict that a template writes down: as large as it would be if it held nothing twice.
 pub fn weighed(state: &State, value: Value) -> Result<Value, Error> {
-    charge_nodes(state, &value, 0)?;
+    charge_nodes(state, &value, 0, &mut 0)?;
     Ok(value)
 }
 
-fn charge_nodes(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
+/// Looking at a few values is no more work than an instruction.
+const NODES_OF_FUEL: u64 = 4;
+
+fn charge_nodes(
+    state: &State,
+    value: &Value,
+    depth: usize,
+    count: &mut u64,
+) -> Result<(), Error> {
     if depth > DEPTH_MAX {
         return Ok(()); // linear from here on, and refused where it would be written
     }
-    state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 1024)?;
+    *count += 1;
+    let whole = u64::from(*count % NODES_OF_FUEL == 0);
+    state.consume_fuel(whole + value.as_str().map_or(0, str::len) as u64 / 1024)?;
     match value.kind() {
         ValueKind::Map => {
             for key in value.try_iter()? {
-                charge_nodes(state, &value.get_item(&key)?, depth + 1)?;
+                charge_nodes(state, &value.get_item(&key)?, depth + 1, count)?;
             }
         }
         ValueKind::Seq | ValueKind::Iterable if value.len().is_some() => {
             for item in value.try_iter()? {
-                charge_nodes(state, &item, depth + 1)?;
+                charge_nodes(state, &item, depth + 1, count)?;
             }
         }
         _ => {}
@@ -641,7 +651,8 @@ pub fn join(
             None => text_of(state, &item)?,
             Some(path) => text_of(state, &attribute_of(item, path)?)?,
         };
-        state.consume_fuel(1 + (separator.len() + text.len()) as u64 / 64)?;
+        // A text that grows is held twice for a moment.
+        state.consume_fuel(1 + (separator.len() + text.len()) as u64 / 32)?;
         out.push_str(&text);
     }
     Ok(Value::from(out))

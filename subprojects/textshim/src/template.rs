@@ -190,6 +190,13 @@ fn add_filters(environment: &mut Environment<'static>) {
         state.consume_fuel(4 * args.first().and_then(Value::len).unwrap_or(0) as u64)?;
         sum.call(state, &args)
     });
+    // A list for each item.
+    let batch = Value::from_function(filters::batch);
+    environment.add_filter("batch", move |state: &mut State, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
+        state.consume_fuel(3 * args.first().and_then(Value::len).unwrap_or(0) as u64)?;
+        batch.call(state, &args)
+    });
     // What `rewrite` writes.
     environment.add_filter("_iterate", python::iterate);
     environment.add_filter("_text", python::string);
