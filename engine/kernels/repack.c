@@ -83,8 +83,10 @@ static inline __attribute__((always_inline)) void move_chunk_row(enum tensor_for
         const bool planes = f == FIELD_HIGH && of->weights == WEIGHTS_NIBBLES;
         for (uint32_t b = 0; b < blocks; b++) {
             uint8_t *unit = file + b * of->info.block_bytes + field.at;
+            const uint32_t plain = field.width == 4 && !has_high ? field.units : 0;
             uint32_t i = 0;
-            for (; field.width == 4 && !has_high && i < field.units; i++, unit += 4, at += 64) {
+#pragma GCC unroll 4
+            for (; i < plain; i++, unit += 4, at += 64) {
                 uint8_t *place = chunk + at + row * 4; /* most of a matrix */
                 memcpy(in ? place : unit, in ? unit : place, 4);
             }

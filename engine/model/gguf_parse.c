@@ -1,5 +1,5 @@
 /*
- * GGUF v2/v3: header parsing, typed look-ups, tensor reads. The layout is ggml's docs/gguf.md:
+ * GGUF v2/v3 files: opening, parsing the header, reading tensors. gguf_query.c answers questions. The layout is ggml's docs/gguf.md:
  *
  *   "GGUF" u32 version  u64 tensors  u64 keys
  *   keys:    string key, u32 type, value        (string: u64 length, bytes)
@@ -12,22 +12,19 @@
  * tensors that reach past the end of the file. Sums that could wrap are never formed: a length is
  * compared with what is left.
  *
- * The header grows in memory as parsing asks for it, so a lying count costs at most one piece. What
- * parsing keeps are offsets into it; they become pointers only when a caller asks.
+ * The header grows in memory as parsing asks for it, so a lying count costs at most one piece.
  */
-#include "engine/model/gguf.h"
+#include "engine/model/gguf_private.h"
 
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/limits.h"
 #include "base/minmax.h"
-#include "base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,90 +38,6 @@
 #define ALIGNMENT_MAX ((uint32_t)1 << 20)
 #define KEY_RECORD_MIN 14u    /* length, one byte, type, one byte of value */
 #define TENSOR_RECORD_MIN 33u /* length, one byte, dim_count, one dim, format, offset */
-
-struct entry {
-    uint64_t key;        /* offset of the key's bytes in the first part's header */
-    uint64_t value;      /* offset of the value; of arrays, of their first element */
-    uint64_t end;        /* one past the value */
-    uint64_t count;      /* elements of an array */
-    uint32_t key_length; /* 1 … LIMIT_KEY_BYTES */
-    enum gguf_type type;
-    enum gguf_type element; /* of an array */
-};
-
-struct part {
-    int fd;
-    uint64_t file_bytes;
-    uint8_t *header; /* file bytes [0, header_bytes) */
-    uint64_t header_bytes;
-    uint64_t header_capacity;
-    uint64_t header_limit; /* what header_capacity may become */
-    uint64_t position;     /* parsing is here */
-    uint32_t alignment;
-};
-
-struct gguf {
-    struct part *parts;
-    uint32_t part_count;
-    uint64_t header_limit; /* of all parts' headers together */
-    uint32_t version;
-    struct entry *entries; /* in file order, first part only */
-    uint32_t entry_count;
-    uint32_t *entries_sorted; /* [entry_count] by key */
-    struct gguf_tensor *tensors;
-    uint16_t *tensor_parts;   /* [tensor_count] */
-    uint32_t *tensors_sorted; /* [tensor_count] by name */
-    uint32_t tensor_count;
-    uint32_t tensor_capacity;
-};
-
-/* ---- Names for messages: cut, since a key may be 64 KiB long. error_set replaces bad bytes. ----
- */
-
-#define SHOWN_MAX 64
-#define SHOW(length) ((int)((length) < SHOWN_MAX ? (length) : SHOWN_MAX))
-
-static const char *const type_names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                         "bool", "string", "array", "u64", "i64", "f64"};
-static const uint8_t type_bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-
-static bool type_is_integer(enum gguf_type type)
-{
-    return type <= GGUF_INT32 || type == GGUF_UINT64 || type == GGUF_INT64;
-}
-
-/* ---- Little-endian reads from memory that is known to be there. ---- */
-
-static uint16_t load_u16(const uint8_t *at)
-{
-    return (uint16_t)(at[0] | at[1] << 8);
-}
-
-static uint32_t load_u32(const uint8_t *at)
-{
-    return (uint32_t)load_u16(at) | (uint32_t)load_u16(at + 2) << 16;
-}
-
-static uint64_t load_u64(const uint8_t *at)
-{
-    return (uint64_t)load_u32(at) | (uint64_t)load_u32(at + 4) << 32;
-}
-
-static float load_f32(const uint8_t *at)
-{
-    uint32_t bits = load_u32(at);
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static double load_f64(const uint8_t *at)
-{
-    uint64_t bits = load_u64(at);
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 
 /* ---- The header, read as far as parsing needs it. ---- */
 
@@ -244,10 +157,9 @@ static enum status part_open(struct part *part, const char *path, struct error *
 
 /* ---- Metadata. ---- */
 
-static struct gguf_string entry_key(const struct gguf *gguf, const struct entry *entry)
+static bool string_equals(struct gguf_string string, const char *text)
 {
-    return (struct gguf_string){(const char *)gguf->parts[0].header + entry->key,
-                                entry->key_length};
+    return string.length == strlen(text) && memcmp(string.text, text, string.length) == 0;
 }
 
 /* Skip `count` strings of an array. The least record is checked before, so that a count costs no
@@ -281,7 +193,7 @@ static enum status parse_array(struct part *part, struct entry *entry, const cha
                          what, element);
     entry->element = (enum gguf_type)element;
     entry->value = part->position;
-    uint64_t least = element == GGUF_STRING ? 8 : type_bytes[element];
+    uint64_t least = element == GGUF_STRING ? 8 : TYPE_BYTES[element];
     if (entry->count > (part->file_bytes - part->position) / least)
         return error_set(error, STATUS_INVALID, NULL,
                          "%s claims %" PRIu64 " elements, more than the file can hold", what,
@@ -312,11 +224,11 @@ static enum status parse_value(struct part *part, struct entry *entry, const cha
         status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
     } else {
         entry->value = part->position;
-        status = part_need(part, type_bytes[type], what, error);
+        status = part_need(part, TYPE_BYTES[type], what, error);
         if (status == STATUS_OK) {
             if (type == GGUF_BOOL && part->header[part->position] > 1)
                 return error_set(error, STATUS_INVALID, NULL, "%s is neither true nor false", what);
-            part->position += type_bytes[type];
+            part->position += TYPE_BYTES[type];
         }
     }
     entry->end = part->position;
@@ -340,14 +252,6 @@ static enum status parse_entry(struct part *part, uint64_t number, struct entry 
     entry->key_length = (uint32_t)length;
     snprintf(what, sizeof what, "key '%.*s'", SHOW(length), key);
     return parse_value(part, entry, what, error);
-}
-
-static int compare_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    int order = memcmp(a, b, min_u64(a_length, b_length));
-    if (order != 0)
-        return order;
-    return (a_length > b_length) - (a_length < b_length);
 }
 
 static int compare_entries(const void *a, const void *b, void *arg)
@@ -375,34 +279,6 @@ static enum status sort_entries(struct gguf *gguf, struct error *error)
         }
     }
     return STATUS_OK;
-}
-
-static const struct entry *find_key(const struct gguf *gguf, struct gguf_string key)
-{
-    uint32_t low = 0, high = gguf->entry_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct entry *entry = &gguf->entries[gguf->entries_sorted[middle]];
-        struct gguf_string name = entry_key(gguf, entry);
-        int order = compare_bytes(name.text, name.length, key.text, key.length);
-        if (order == 0)
-            return entry;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
-}
-
-static const struct entry *find_entry(const struct gguf *gguf, const char *key)
-{
-    return find_key(gguf, (struct gguf_string){key, strlen(key)});
-}
-
-static bool string_equals(struct gguf_string string, const char *text)
-{
-    return string.length == strlen(text) && memcmp(string.text, text, string.length) == 0;
 }
 
 /* The keys of the first part. */
@@ -672,7 +548,7 @@ static enum status check_part(const struct gguf *gguf, const struct gguf *keys, 
     for (uint32_t i = 0; i < gguf->entry_count; ++i) {
         const struct entry *ours = &gguf->entries[i];
         struct gguf_string key = entry_key(gguf, ours);
-        const struct entry *theirs = find_key(keys, key);
+        const struct entry *theirs = gguf_find_key(keys, key);
         bool own = string_equals(key, "split.no") || string_equals(key, "general.alignment");
         bool needed =
             string_equals(key, "split.count") || string_equals(key, "split.tensors.count");
@@ -900,270 +776,7 @@ uint32_t gguf_version(const struct gguf *gguf)
     return gguf->version;
 }
 
-/* ---- Look-ups. ---- */
-
-uint32_t gguf_key_count(const struct gguf *gguf)
-{
-    return gguf->entry_count;
-}
-
-struct gguf_string gguf_key(const struct gguf *gguf, uint32_t index)
-{
-    CHECK(index < gguf->entry_count);
-    return entry_key(gguf, &gguf->entries[index]);
-}
-
-enum gguf_type gguf_key_type(const struct gguf *gguf, uint32_t index)
-{
-    CHECK(index < gguf->entry_count);
-    return gguf->entries[index].type;
-}
-
-bool gguf_has(const struct gguf *gguf, const char *key)
-{
-    return find_entry(gguf, key) != NULL;
-}
-
-static enum status get_entry(const struct gguf *gguf, const char *key, const struct entry **out,
-                             struct error *error)
-{
-    *out = find_entry(gguf, key);
-    if (*out == NULL)
-        return error_set(error, STATUS_NOT_FOUND, NULL, "the model file has no key '%s'", key);
-    return STATUS_OK;
-}
-
-static enum status wrong_type(const char *key, enum gguf_type type, const char *wanted,
-                              struct error *error)
-{
-    return error_set(error, STATUS_INVALID, NULL, "key '%s' is of type %s, not %s", key,
-                     type_names[type], wanted);
-}
-
-/* An integer as sign and magnitude, so that every u64 and i64 is held. */
-static void load_integer(const uint8_t *at, enum gguf_type type, bool *negative,
-                         uint64_t *magnitude)
-{
-    int64_t value = 0;
-    switch (type) {
-    case GGUF_UINT8:
-        value = at[0];
-        break;
-    case GGUF_INT8:
-        value = (int8_t)at[0];
-        break;
-    case GGUF_UINT16:
-        value = load_u16(at);
-        break;
-    case GGUF_INT16:
-        value = (int16_t)load_u16(at);
-        break;
-    case GGUF_UINT32:
-        value = load_u32(at);
-        break;
-    case GGUF_INT32:
-        value = (int32_t)load_u32(at);
-        break;
-    case GGUF_UINT64:
-        *negative = false;
-        *magnitude = load_u64(at);
-        return;
-    case GGUF_INT64:
-        value = (int64_t)load_u64(at);
-        break;
-    default:
-        CHECK(false);
-    }
-    *negative = value < 0;
-    *magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
-}
-
-enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out,
-                         struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!type_is_integer(entry->type))
-        return wrong_type(key, entry->type, "an integer", error);
-    bool negative = false;
-    uint64_t magnitude = 0;
-    load_integer(gguf->parts[0].header + entry->value, entry->type, &negative, &magnitude);
-    if (negative || magnitude > UINT32_MAX)
-        return error_set(error, STATUS_INVALID, NULL, "key '%s' is out of range: %s%" PRIu64, key,
-                         negative ? "-" : "", magnitude);
-    *out = (uint32_t)magnitude;
-    return STATUS_OK;
-}
-
-enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    const uint8_t *at = gguf->parts[0].header + entry->value;
-    float value;
-    if (entry->type == GGUF_FLOAT32)
-        value = load_f32(at);
-    else if (entry->type == GGUF_FLOAT64)
-        value = (float)load_f64(at);
-    else
-        return wrong_type(key, entry->type, "a float", error);
-    if (!isfinite(value))
-        return error_set(error, STATUS_INVALID, NULL, "key '%s' is not a finite number", key);
-    *out = value;
-    return STATUS_OK;
-}
-
-enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (entry->type != GGUF_BOOL)
-        return wrong_type(key, entry->type, "a bool", error);
-    *out = gguf->parts[0].header[entry->value] != 0;
-    return STATUS_OK;
-}
-
-/* The string whose length field lies at `offset` of the first part's header. */
-static struct gguf_string string_at(const struct gguf *gguf, uint64_t offset)
-{
-    const uint8_t *at = gguf->parts[0].header + offset;
-    return (struct gguf_string){(const char *)at + 8, load_u64(at)};
-}
-
-enum status gguf_get_string(const struct gguf *gguf, const char *key, struct gguf_string *out,
-                            struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (entry->type != GGUF_STRING)
-        return wrong_type(key, entry->type, "a string", error);
-    *out = string_at(gguf, entry->value);
-    return STATUS_OK;
-}
-
-enum status gguf_array_count(const struct gguf *gguf, const char *key, enum gguf_type *element_type,
-                             uint64_t *count, struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (entry->type != GGUF_ARRAY)
-        return wrong_type(key, entry->type, "an array", error);
-    *element_type = entry->element;
-    *count = entry->count;
-    return STATUS_OK;
-}
-
-bool gguf_array_next_string(const struct gguf *gguf, const char *key, uint64_t *cursor,
-                            struct gguf_string *out)
-{
-    const struct entry *entry = find_entry(gguf, key);
-    if (entry == NULL || entry->type != GGUF_ARRAY || entry->element != GGUF_STRING)
-        return false;
-    /* The cursor counts from the array's first byte, so that 0 is the start. */
-    if (*cursor >= entry->end - entry->value)
-        return false;
-    *out = string_at(gguf, entry->value + *cursor);
-    *cursor += 8 + out->length;
-    return true;
-}
-
-static enum status get_elements(const struct gguf *gguf, const char *key, uint64_t count,
-                                const struct entry **out, struct error *error)
-{
-    enum status status = get_entry(gguf, key, out, error);
-    if (status != STATUS_OK)
-        return status;
-    if ((*out)->type != GGUF_ARRAY)
-        return wrong_type(key, (*out)->type, "an array", error);
-    if ((*out)->count < count)
-        return error_set(error, STATUS_INVALID, NULL,
-                         "key '%s' has %" PRIu64 " elements, %" PRIu64 " are needed", key,
-                         (*out)->count, count);
-    return STATUS_OK;
-}
-
-enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t *out,
-                               uint64_t count, struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_elements(gguf, key, count, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!type_is_integer(entry->element) && entry->element != GGUF_BOOL)
-        return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of integers",
-                         key, type_names[entry->element]);
-    const uint8_t *at = gguf->parts[0].header + entry->value;
-    for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element]) {
-        if (entry->element == GGUF_BOOL) {
-            out[i] = at[0] != 0;
-            continue;
-        }
-        bool negative = false;
-        uint64_t magnitude = 0;
-        load_integer(at, entry->element, &negative, &magnitude);
-        if (magnitude > (uint64_t)INT32_MAX + (negative ? 1 : 0))
-            return error_set(error, STATUS_INVALID, NULL,
-                             "key '%s': element %" PRIu64 " is out of range: %s%" PRIu64, key, i,
-                             negative ? "-" : "", magnitude);
-        out[i] = negative ? (int32_t) - (int64_t)magnitude : (int32_t)magnitude;
-    }
-    return STATUS_OK;
-}
-
-enum status gguf_array_get_f32(const struct gguf *gguf, const char *key, float *out, uint64_t count,
-                               struct error *error)
-{
-    const struct entry *entry;
-    enum status status = get_elements(gguf, key, count, &entry, error);
-    if (status != STATUS_OK)
-        return status;
-    if (entry->element != GGUF_FLOAT32 && entry->element != GGUF_FLOAT64)
-        return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of floats",
-                         key, type_names[entry->element]);
-    const uint8_t *at = gguf->parts[0].header + entry->value;
-    for (uint64_t i = 0; i < count; ++i, at += type_bytes[entry->element])
-        out[i] = entry->element == GGUF_FLOAT32 ? load_f32(at) : (float)load_f64(at);
-    return STATUS_OK;
-}
-
-uint32_t gguf_tensor_count(const struct gguf *gguf)
-{
-    return gguf->tensor_count;
-}
-
-const struct gguf_tensor *gguf_tensor(const struct gguf *gguf, uint32_t index)
-{
-    CHECK(index < gguf->tensor_count);
-    return &gguf->tensors[index];
-}
-
-const struct gguf_tensor *gguf_find_tensor(const struct gguf *gguf, const char *name)
-{
-    size_t length = strlen(name);
-    uint32_t low = 0, high = gguf->tensor_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const struct gguf_tensor *tensor = &gguf->tensors[gguf->tensors_sorted[middle]];
-        int order = compare_bytes(tensor->name.text, tensor->name.length, name, length);
-        if (order == 0)
-            return tensor;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
-}
+/* ---- Reading tensors ---- */
 
 enum status gguf_read(const struct gguf *gguf, const struct gguf_tensor *tensor, uint64_t offset,
                       void *out, uint64_t length, struct error *error)
@@ -1192,100 +805,4 @@ void gguf_forget(const struct gguf *gguf)
     /* Advice only: a failure changes nothing that anyone relies on. */
     for (uint32_t i = 0; i < gguf->part_count; ++i)
         (void)posix_fadvise(gguf->parts[i].fd, 0, 0, POSIX_FADV_DONTNEED);
-}
-
-/* ---- Values for a person. ---- */
-
-struct writer {
-    char *out;
-    size_t limit; /* bytes of text, without the terminator */
-    size_t length;
-    bool full;
-};
-
-/* Append whole or not at all. */
-static void writer_put(struct writer *writer, const char *text, size_t length)
-{
-    if (writer->full || length > writer->limit - writer->length) {
-        writer->full = true;
-        return;
-    }
-    memcpy(writer->out + writer->length, text, length);
-    writer->length += length;
-    writer->out[writer->length] = '\0';
-}
-
-/* Valid UTF-8 as it is, line ends and tabs as escapes, everything else that is no text as '?'. */
-static void writer_put_text(struct writer *writer, const char *text, size_t length)
-{
-    for (size_t i = 0; i < length && !writer->full;) {
-        uint32_t code_point = 0;
-        int taken = utf8_decode(text + i, length - i, &code_point);
-        if (taken <= 0) {
-            writer_put(writer, "?", 1);
-            i += taken < 0 ? (size_t)-taken : length - i;
-        } else {
-            if (code_point == '\n')
-                writer_put(writer, "\\n", 2);
-            else if (code_point == '\t')
-                writer_put(writer, "\\t", 2);
-            else if (code_point < 0x20 || (code_point >= 0x7f && code_point < 0xa0))
-                writer_put(writer, "?", 1);
-            else
-                writer_put(writer, text + i, (size_t)taken);
-            i += (size_t)taken;
-        }
-    }
-}
-
-static void writer_put_scalar(struct writer *writer, const uint8_t *at, enum gguf_type type)
-{
-    char text[40];
-    if (type == GGUF_STRING) {
-        writer_put_text(writer, (const char *)at + 8, load_u64(at));
-        return;
-    }
-    if (type == GGUF_BOOL) {
-        snprintf(text, sizeof text, "%s", at[0] != 0 ? "true" : "false");
-    } else if (type == GGUF_FLOAT32) {
-        snprintf(text, sizeof text, "%.9g", (double)load_f32(at));
-    } else if (type == GGUF_FLOAT64) {
-        snprintf(text, sizeof text, "%.17g", load_f64(at));
-    } else {
-        bool negative = false;
-        uint64_t magnitude = 0;
-        load_integer(at, type, &negative, &magnitude);
-        snprintf(text, sizeof text, "%s%" PRIu64, negative ? "-" : "", magnitude);
-    }
-    writer_put(writer, text, strlen(text));
-}
-
-void gguf_format_value(const struct gguf *gguf, uint32_t index, char *out, size_t limit)
-{
-    CHECK(index < gguf->entry_count && limit >= 8);
-    const struct entry *entry = &gguf->entries[index];
-    const uint8_t *at = gguf->parts[0].header + entry->value;
-    static const char more[] = "…";
-    struct writer writer = {.out = out, .limit = limit - sizeof more};
-    out[0] = '\0';
-    if (entry->type != GGUF_ARRAY) {
-        writer_put_scalar(&writer, at, entry->type);
-    } else {
-        char head[64];
-        int length = snprintf(head, sizeof head, "[%" PRIu64 " × %s] ", entry->count,
-                              type_names[entry->element]);
-        writer_put(&writer, head, (size_t)length);
-        for (uint64_t i = 0; i < entry->count && !writer.full; ++i) {
-            if (i > 0)
-                writer_put(&writer, ", ", 2);
-            if (i == 8) {
-                writer.full = true;
-                break;
-            }
-            writer_put_scalar(&writer, at, entry->element);
-            at += entry->element == GGUF_STRING ? 8 + load_u64(at) : type_bytes[entry->element];
-        }
-    }
-    if (writer.full)
-        memcpy(out + writer.length, more, sizeof more);
 }
