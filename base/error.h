@@ -49,6 +49,15 @@ enum status error_no_memory(struct error *error);
 /* STATUS_IO: an allocation of a command, or while a server starts, failed. */
 enum status error_out_of_memory(struct error *error);
 
+/* Passes an error on: the calling function returns the call's status, unless that is STATUS_OK.
+   Where there is something to undo first, look at the status instead. */
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        enum status tried = (call);                                                                \
+        if (tried != STATUS_OK)                                                                    \
+            return tried;                                                                          \
+    } while (0)
+
 /* Reset to STATUS_OK with empty texts. */
 void error_clear(struct error *error);
 

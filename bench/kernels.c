@@ -77,12 +77,10 @@ static double measure(struct job *job, unsigned samples)
         workers_run(job->workers, run_products, job);
         double seconds = (double)(machine_time_ns() - start) * 1e-9;
         job->first = (job->first + job->steps) % job->matrix_count;
-        if (sample > 0 && seconds / job->steps < best) {
+        if (sample > 0 && seconds / job->steps < best)
             best = seconds / job->steps;
-        }
-        if (sample == 0 && seconds < 1e-3) {
+        if (sample == 0 && seconds < 1e-3)
             job->steps = (uint32_t)(1e-3 / (seconds + 1e-7)) + 1;
-        }
     }
     return best;
 }
@@ -119,31 +117,28 @@ static void bench_shape(const struct options *options, enum tensor_format format
 {
     const struct kernels *kernels = options->kernels;
     uint64_t packed = kernels->repacked_bytes(format, shape.n, shape.k);
-    if (packed == 0) {
+    if (packed == 0)
         return;
-    }
     uint64_t file = shape.n * format_row_bytes(format, shape.k);
     uint8_t *rows = machine_allocate(file);
     machine_fill_rows(rows, format, file);
     struct job job = {.kernels = kernels, .workers = workers};
     job.matrix_count = (uint32_t)(WEIGHT_BYTES / packed) + 1;
     job.matrices = calloc(job.matrix_count, sizeof *job.matrices);
-    CHECK(job.matrices != NULL);
+    CHECK(job.matrices);
     uint64_t apart = (packed + 63) / 64 * 64;
     uint8_t *copies = machine_allocate(apart * job.matrix_count); /* together, as a model's are */
     for (uint32_t i = 0; i < job.matrix_count; i++) {
         struct repacked_matrix matrix = {format, shape.n, shape.k, copies + i * apart};
         job.matrices[i] = matrix;
-        if (i == 0) {
+        if (i == 0)
             kernels->repack(&job.matrices[0], 0, shape.n, rows);
-        } else {
+        else
             memcpy(matrix.data, job.matrices[0].data, packed);
-        }
     }
     float *x = machine_allocate((uint64_t)ROWS_MAX * shape.k * sizeof *x);
-    for (uint64_t i = 0; i < (uint64_t)ROWS_MAX * shape.k; i++) {
+    for (uint64_t i = 0; i < (uint64_t)ROWS_MAX * shape.k; i++)
         x[i] = (float)machine_random() * 0x1p-31f - 1.0f;
-    }
     job.activations = (struct activations){
         ROWS_MAX, shape.k, x, machine_allocate(ROWS_MAX * kernels->quantized_row_bytes(shape.k))};
     kernels->quantize(&job.activations, 0, ROWS_MAX);
@@ -168,17 +163,13 @@ static void bench_attention_task(const struct options *options, enum kv_type typ
     float *row = machine_allocate(sizeof(float) * queries * group * head_dim);
     float *out = machine_allocate(sizeof(float) * queries * group * head_dim);
     uint32_t *table = machine_allocate(pages * sizeof *table);
-    for (uint32_t i = 0; i < queries * group * head_dim; i++) {
+    for (uint32_t i = 0; i < queries * group * head_dim; i++)
         row[i] = (float)machine_random() * 0x1p-31f - 1.0f;
-    }
-    for (uint32_t i = 0; i < pages; i++) {
+    for (uint32_t i = 0; i < pages; i++)
         table[i] = i * 7 % pages; /* not in order */
-    }
-    for (uint32_t slot = 0; slot < context; slot++) {
-        for (uint32_t h = 0; h < heads; h++) {
+    for (uint32_t slot = 0; slot < context; slot++)
+        for (uint32_t h = 0; h < heads; h++)
             options->kernels->kv_store(&kv, 0, h, slot, row, row);
-        }
-    }
     struct attention_task task = {.kv = &kv,
                                   .pages = table,
                                   .first_position = context - queries,
@@ -193,16 +184,14 @@ static void bench_attention_task(const struct options *options, enum kv_type typ
     double best = 1e9;
     for (unsigned i = 0; i < options->samples; i++) {
         uint64_t start = machine_time_ns();
-        for (task.kv_head = 0; task.kv_head < heads; task.kv_head++) {
+        for (task.kv_head = 0; task.kv_head < heads; task.kv_head++)
             options->kernels->attention(&task);
-        }
         double seconds = (double)(machine_time_ns() - start) * 1e-9 / heads;
         best = seconds < best ? seconds : best;
     }
     double keys = 0;
-    for (uint32_t i = 0; i < queries; i++) {
+    for (uint32_t i = 0; i < queries; i++)
         keys += task.first_position + i + 1;
-    }
     double gflop_s = 4.0 * keys * group * head_dim / best * 1e-9;
     double gb_s = (double)(2 * kv.plane_bytes * pages) / best * 1e-9;
     const char *kv_type = kv_type_name(type);
@@ -278,9 +267,8 @@ static void bench_rows(const struct options *options)
                     kernels->add(z, y, COUNT);
                     break;
                 default:
-                    for (int head = 0; head < COUNT; head += 64) {
+                    for (int head = 0; head < COUNT; head += 64)
                         kernels->rope(z + head, y, y, 64, true);
-                    }
                     break;
                 }
             }
@@ -356,9 +344,8 @@ static void bench_limits(const struct options *options, struct workers *workers)
 static void print_head(void)
 {
     printf("%-8s %-7s %11s %5s  GFLOP/s / GB/s at M =", "set", "format", "n×k", "");
-    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++) {
+    for (size_t i = 0; i < sizeof ROWS / sizeof ROWS[0]; i++)
         printf(" %u", ROWS[i]);
-    }
     printf("\n");
 }
 
@@ -379,16 +366,13 @@ static void bench_set(const struct options *options, unsigned threads)
         print_head();
     for (uint32_t format = 0; format < FORMAT_LIMIT; format++) {
         const char *name = format_info(format)->name;
-        if (!name || (options->format && strcmp(options->format, name) != 0)) {
+        if (!name || (options->format && strcmp(options->format, name) != 0))
             continue;
-        }
         size_t shapes = options->quick ? 2 : sizeof SHAPES / sizeof SHAPES[0];
-        for (size_t i = options->quick ? 1 : 0; i < shapes; i++) {
+        for (size_t i = options->quick ? 1 : 0; i < shapes; i++)
             bench_shape(options, (enum tensor_format)format, SHAPES[i], workers);
-        }
-        if (format_info(format)->block_size == 256) { /* 576 is no multiple of 256 */
+        if (format_info(format)->block_size == 256) /* 576 is no multiple of 256 */
             bench_shape(options, (enum tensor_format)format, (struct shape){1536, 1536}, workers);
-        }
     }
     workers_destroy(workers);
 }

@@ -48,7 +48,7 @@ static const struct architecture architectures[] = {
 
 static const struct architecture *architecture_find(struct gguf_string name)
 {
-    for (size_t i = 0; i < ARCHITECTURE_COUNT; ++i) {
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++) {
         const char *known = architectures[i].name;
         if (strlen(known) == name.length && memcmp(known, name.text, name.length) == 0)
             return &architectures[i];
@@ -60,7 +60,7 @@ static enum status refuse_architecture(struct gguf_string name, struct error *er
 {
     char known[128] = "";
     size_t used = 0;
-    for (size_t i = 0; i < ARCHITECTURE_COUNT; ++i)
+    for (size_t i = 0; i < ARCHITECTURE_COUNT; i++)
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i == 0 ? "" : ", ",
                                  architectures[i].name);
     CHECK(used < sizeof known);
@@ -89,9 +89,7 @@ static enum status read_u32(struct key_reader *reader, const char *key, uint32_t
 {
     const char *name = full_key(reader, key);
     uint32_t value;
-    enum status status = gguf_get_u32(reader->gguf, name, &value, reader->error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(gguf_get_u32(reader->gguf, name, &value, reader->error));
     if (value < least || value > most)
         return error_set(reader->error, STATUS_INVALID, name, "%s is %u: must be %u … %u", name,
                          value, least, most);
@@ -113,9 +111,7 @@ static enum status read_f32(struct key_reader *reader, const char *key, float le
 {
     const char *name = full_key(reader, key);
     float value;
-    enum status status = gguf_get_f32(reader->gguf, name, &value, reader->error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(gguf_get_f32(reader->gguf, name, &value, reader->error));
     if (!(value >= least && value <= most)) /* NaN fails too */
         return error_set(reader->error, STATUS_INVALID, name, "%s is %g: must be %g … %g", name,
                          (double)value, (double)least, (double)most);
@@ -135,23 +131,18 @@ static enum status read_f32_optional(struct key_reader *reader, const char *key,
 
 static enum status read_sizes(struct key_reader *reader, struct model_config *config)
 {
-    enum status status;
-    if ((status = read_u32(reader, "block_count", 1, LIMIT_LAYERS, &config->layers)) ||
-        (status = read_u32(reader, "embedding_length", 8, 1u << 16, &config->embedding)) ||
-        (status = read_u32(reader, "feed_forward_length", 8, 1u << 20, &config->feed_forward)) ||
-        (status = read_u32(reader, "attention.head_count", 1, 4096, &config->heads)) ||
-        (status = read_u32(reader, "context_length", 1, 1u << 26, &config->context)) ||
-        (status =
-             read_f32(reader, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f, &config->norm_eps)))
-        return status;
+    TRY(read_u32(reader, "block_count", 1, LIMIT_LAYERS, &config->layers));
+    TRY(read_u32(reader, "embedding_length", 8, 1u << 16, &config->embedding));
+    TRY(read_u32(reader, "feed_forward_length", 8, 1u << 20, &config->feed_forward));
+    TRY(read_u32(reader, "attention.head_count", 1, 4096, &config->heads));
+    TRY(read_u32(reader, "context_length", 1, 1u << 26, &config->context));
+    TRY(read_f32(reader, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f, &config->norm_eps));
     config->kv_heads = config->heads;
     config->rope_base = 10000.0f;
     uint32_t experts = 0;
-    if ((status = read_u32_optional(reader, "attention.head_count_kv", 1, config->heads,
-                                    &config->kv_heads)) ||
-        (status = read_f32_optional(reader, "rope.freq_base", 1.0f, 1e12f, &config->rope_base)) ||
-        (status = read_u32_optional(reader, "expert_count", 0, UINT32_MAX, &experts)))
-        return status;
+    TRY(read_u32_optional(reader, "attention.head_count_kv", 1, config->heads, &config->kv_heads));
+    TRY(read_f32_optional(reader, "rope.freq_base", 1.0f, 1e12f, &config->rope_base));
+    TRY(read_u32_optional(reader, "expert_count", 0, UINT32_MAX, &experts));
     if (config->heads % config->kv_heads != 0)
         return error_set(reader->error, STATUS_INVALID, full_key(reader, "attention.head_count_kv"),
                          "%s is %u: must divide the %u heads", reader->key, config->kv_heads,
@@ -178,9 +169,7 @@ static enum status read_head_size(struct key_reader *reader, struct model_config
     if (status != STATUS_OK)
         return status;
     uint32_t value_dim = config->head_dim;
-    status = read_u32_optional(reader, "attention.value_length", 1, 1u << 16, &value_dim);
-    if (status != STATUS_OK)
-        return status;
+    TRY(read_u32_optional(reader, "attention.value_length", 1, 1u << 16, &value_dim));
     if (config->head_dim % 8 != 0 || config->head_dim > MODEL_HEAD_DIM_MAX ||
         value_dim != config->head_dim)
         return error_set(reader->error, STATUS_UNSUPPORTED, full_key(reader, "attention"),
@@ -216,10 +205,8 @@ static enum status read_scaling_type(struct key_reader *reader, struct model_det
         return STATUS_OK;
     }
     struct gguf_string text;
-    enum status status = gguf_get_string(reader->gguf, name, &text, reader->error);
-    if (status != STATUS_OK)
-        return status;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) {
+    TRY(gguf_get_string(reader->gguf, name, &text, reader->error));
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strlen(known[i]) != text.length || memcmp(known[i], text.text, text.length) != 0)
             continue;
         details->rope_scaling = (enum rope_scaling)i;
@@ -235,16 +222,13 @@ static enum status read_yarn(struct key_reader *reader, struct model_details *de
     float extrapolation = 1.0f;
     details->yarn_beta_fast = 32.0f;
     details->yarn_beta_slow = 1.0f;
-    enum status status;
-    if ((status = read_f32_optional(reader, "rope.scaling.yarn_beta_fast", 1e-3f, 1e6f,
-                                    &details->yarn_beta_fast)) ||
-        (status = read_f32_optional(reader, "rope.scaling.yarn_beta_slow", 1e-3f, 1e6f,
-                                    &details->yarn_beta_slow)) ||
-        (status = read_f32_optional(reader, "rope.scaling.yarn_attn_factor", 1e-6f, 1e6f,
-                                    &details->yarn_attn_factor)) ||
-        (status = read_f32_optional(reader, "rope.scaling.yarn_ext_factor", -1e6f, 1e6f,
-                                    &extrapolation)))
-        return status;
+    TRY(read_f32_optional(reader, "rope.scaling.yarn_beta_fast", 1e-3f, 1e6f,
+                          &details->yarn_beta_fast));
+    TRY(read_f32_optional(reader, "rope.scaling.yarn_beta_slow", 1e-3f, 1e6f,
+                          &details->yarn_beta_slow));
+    TRY(read_f32_optional(reader, "rope.scaling.yarn_attn_factor", 1e-6f, 1e6f,
+                          &details->yarn_attn_factor));
+    TRY(read_f32_optional(reader, "rope.scaling.yarn_ext_factor", -1e6f, 1e6f, &extrapolation));
     const char *name = full_key(reader, "rope.scaling.yarn_ext_factor");
     if (extrapolation != 1.0f)
         return error_set(reader->error, STATUS_UNSUPPORTED, name, "%s is %g: only 1 is supported",
@@ -282,13 +266,13 @@ static enum status read_window_layers(struct key_reader *reader, struct model_de
     uint64_t count;
     enum status status;
     if (!gguf_has(reader->gguf, name)) {
-        for (uint32_t layer = 0; layer < layers; ++layer)
+        for (uint32_t layer = 0; layer < layers; layer++)
             details->local[layer] = period == WINDOW_EVERYWHERE || (layer + 1) % period != 0;
         return STATUS_OK;
     }
     if (gguf_array_count(reader->gguf, name, &type, &count, NULL) != STATUS_OK) {
         status = read_u32(reader, "attention.sliding_window_pattern", 1, LIMIT_LAYERS, &period);
-        for (uint32_t layer = 0; layer < layers && status == STATUS_OK; ++layer)
+        for (uint32_t layer = 0; layer < layers && status == STATUS_OK; layer++)
             details->local[layer] = (layer + 1) % period != 0;
         return status;
     }
@@ -296,7 +280,7 @@ static enum status read_window_layers(struct key_reader *reader, struct model_de
         return error_set(reader->error, STATUS_INVALID, name, "%s has %llu elements for %u layers",
                          name, (unsigned long long)count, layers);
     status = gguf_array_get_i32(reader->gguf, name, of_layers, layers, reader->error);
-    for (uint32_t layer = 0; layer < layers && status == STATUS_OK; ++layer)
+    for (uint32_t layer = 0; layer < layers && status == STATUS_OK; layer++)
         details->local[layer] = of_layers[layer] != 0;
     return status;
 }
@@ -318,11 +302,9 @@ static enum status read_window(struct key_reader *reader, struct model_details *
                          "%s is %u: which layers of the family %s have it is not known", name,
                          window, architecture->name);
     details->local_rope_base = architecture->local_rope_base;
-    if ((status = read_f32_optional(reader, "rope.freq_base_swa", 1.0f, 1e12f,
-                                    &details->local_rope_base)) ||
-        (status = read_window_layers(reader, details)))
-        return status;
-    for (uint32_t layer = 0; layer < config->layers; ++layer)
+    TRY(read_f32_optional(reader, "rope.freq_base_swa", 1.0f, 1e12f, &details->local_rope_base));
+    TRY(read_window_layers(reader, details));
+    for (uint32_t layer = 0; layer < config->layers; layer++)
         config->window_layers += details->local[layer];
     config->window = config->window_layers > 0 ? window : 0;
     return STATUS_OK;
@@ -391,11 +373,8 @@ static enum status check_kind(const struct gguf *gguf, struct error *error)
         {"mmproj", "clip.projector_type", "a projector of images or sound (mmproj)"},
     };
     struct gguf_string type = {"model", 5};
-    if (gguf_has(gguf, "general.type")) {
-        enum status status = gguf_get_string(gguf, "general.type", &type, error);
-        if (status != STATUS_OK)
-            return status;
-    }
+    if (gguf_has(gguf, "general.type"))
+        TRY(gguf_get_string(gguf, "general.type", &type, error));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if ((strlen(kinds[i].type) == type.length &&
              memcmp(kinds[i].type, type.text, type.length) == 0) ||
@@ -414,13 +393,10 @@ enum status model_details_read(const struct gguf *gguf, struct model_details *ou
 {
     struct model_details details = {0};
     struct gguf_string name;
-    enum status status = check_kind(gguf, error);
-    if (status == STATUS_OK)
-        status = gguf_get_string(gguf, "general.architecture", &name, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(check_kind(gguf, error));
+    TRY(gguf_get_string(gguf, "general.architecture", &name, error));
     details.architecture = architecture_find(name);
-    if (details.architecture == NULL)
+    if (!details.architecture)
         return refuse_architecture(name, error);
     if (gguf_tensor_count(gguf) == 0)
         return error_set(error, STATUS_UNSUPPORTED, "general.type",
@@ -431,11 +407,10 @@ enum status model_details_read(const struct gguf *gguf, struct model_details *ou
              details.architecture->name);
     read_name(gguf, &details.config);
     struct key_reader reader = {gguf, details.architecture->name, error, ""};
-    if ((status = read_sizes(&reader, &details.config)) ||
-        (status = read_head_size(&reader, &details.config)) ||
-        (status = read_rope_scaling(&reader, &details)) ||
-        (status = read_family(&reader, &details)))
-        return status;
+    TRY(read_sizes(&reader, &details.config));
+    TRY(read_head_size(&reader, &details.config));
+    TRY(read_rope_scaling(&reader, &details));
+    TRY(read_family(&reader, &details));
     *out = details;
     return STATUS_OK;
 }
@@ -453,15 +428,13 @@ static enum status divide_by_tensor(const struct gguf *gguf, const char *name, u
 {
     const struct gguf_tensor *tensor = gguf_find_tensor(gguf, name);
     float factors[MODEL_HEAD_DIM_MAX / 2];
-    if (tensor == NULL)
+    if (!tensor)
         return error_set(error, STATUS_INVALID, name, "tensor '%s' is missing", name);
     if (tensor->format != FORMAT_F32 || tensor->dim_count != 1 || tensor->dims[0] != half)
         return error_set(error, STATUS_INVALID, name, "tensor '%s' must be %u F32 values", name,
                          half);
-    enum status status = gguf_read(gguf, tensor, 0, factors, half * sizeof factors[0], error);
-    if (status != STATUS_OK)
-        return status;
-    for (uint32_t i = 0; i < half; ++i) {
+    TRY(gguf_read(gguf, tensor, 0, factors, half * sizeof factors[0], error));
+    for (uint32_t i = 0; i < half; i++) {
         if (!(factors[i] > 0.0f && factors[i] < 1e9f))
             return error_set(error, STATUS_INVALID, name, "tensor '%s' holds %g: must be above 0",
                              name, (double)factors[i]);
@@ -488,7 +461,7 @@ static void scale_yarn(const struct model_details *details, double base, double 
     if (high > details->config.rotary - 1.0)
         high = details->config.rotary - 1.0;
     double width = fmax(high - low, 0.001);
-    for (uint32_t i = 0; i < half; ++i) {
+    for (uint32_t i = 0; i < half; i++) {
         double ramp = (i - low) / width;
         ramp = fmin(fmax(ramp, 0.0), 1.0);
         frequencies[i] =
@@ -514,7 +487,7 @@ enum status model_rope_frequencies(const struct gguf *gguf, const struct model_d
     uint32_t rotary = details->config.rotary;
     bool own_base = local && details->local_rope_base > 0.0f;
     double base = own_base ? (double)details->local_rope_base : (double)details->config.rope_base;
-    for (uint32_t i = 0; i < rotary / 2; ++i)
+    for (uint32_t i = 0; i < rotary / 2; i++)
         frequencies[i] = math_pow(base, -2.0 * i / rotary);
     *magnitude = 1.0f;
     if (own_base)
@@ -525,7 +498,7 @@ enum status model_rope_frequencies(const struct gguf *gguf, const struct model_d
     case ROPE_NONE:
         break;
     case ROPE_LINEAR:
-        for (uint32_t i = 0; i < rotary / 2; ++i)
+        for (uint32_t i = 0; i < rotary / 2; i++)
             frequencies[i] /= (double)details->rope_factor;
         break;
     case ROPE_YARN:

@@ -396,12 +396,11 @@ static void attend(struct forward_pass *pass, unsigned thread, uint32_t layer)
         return;
     }
     uint32_t items = tasks + rows_moved(pass, layer);
-    for (uint32_t item = thread; item < items; item = workers_next(pass->workers)) {
+    for (uint32_t item = thread; item < items; item = workers_next(pass->workers))
         if (item < tasks)
             attend_task(pass, thread, layer, item, tasks);
         else
             move_row(pass, item - tasks);
-    }
     barrier(pass, thread);
 }
 

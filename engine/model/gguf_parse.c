@@ -1,5 +1,6 @@
 /*
- * GGUF v2/v3 files: opening, parsing the header, reading tensors. gguf_query.c answers questions. The layout is ggml's docs/gguf.md:
+ * GGUF v2/v3 files: opening, parsing the header, reading tensors. gguf_query.c answers questions.
+ * The layout is ggml's docs/gguf.md:
  *
  *   "GGUF" u32 version  u64 tensors  u64 keys
  *   keys:    string key, u32 type, value        (string: u64 length, bytes)
@@ -86,24 +87,21 @@ static enum status part_need(struct part *part, uint64_t length, const char *wha
         uint64_t capacity = part->header_capacity + part->header_capacity / 2;
         capacity = max_u64(min_u64(capacity, part->header_limit), target);
         uint8_t *header = realloc(part->header, capacity);
-        if (header == NULL)
+        if (!header)
             return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
         part->header = header;
         part->header_capacity = capacity;
     }
-    enum status status = part_pread(part, part->header_bytes, part->header + part->header_bytes,
-                                    target - part->header_bytes, error);
-    if (status == STATUS_OK)
-        part->header_bytes = target;
-    return status;
+    TRY(part_pread(part, part->header_bytes, part->header + part->header_bytes,
+                   target - part->header_bytes, error));
+    part->header_bytes = target;
+    return STATUS_OK;
 }
 
 static enum status part_take_u32(struct part *part, const char *what, uint32_t *out,
                                  struct error *error)
 {
-    enum status status = part_need(part, 4, what, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_need(part, 4, what, error));
     *out = load_u32(part->header + part->position);
     part->position += 4;
     return STATUS_OK;
@@ -112,9 +110,7 @@ static enum status part_take_u32(struct part *part, const char *what, uint32_t *
 static enum status part_take_u64(struct part *part, const char *what, uint64_t *out,
                                  struct error *error)
 {
-    enum status status = part_need(part, 8, what, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_need(part, 8, what, error));
     *out = load_u64(part->header + part->position);
     part->position += 8;
     return STATUS_OK;
@@ -124,16 +120,12 @@ static enum status part_take_u64(struct part *part, const char *what, uint64_t *
 static enum status part_take_string(struct part *part, const char *what, uint64_t limit,
                                     uint64_t *offset, uint64_t *length, struct error *error)
 {
-    enum status status = part_take_u64(part, what, length, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u64(part, what, length, error));
     if (*length > limit)
         return error_set(error, STATUS_INVALID, NULL,
                          "%s is %" PRIu64 " bytes long, the limit is %" PRIu64, what, *length,
                          limit);
-    status = part_need(part, *length, what, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_need(part, *length, what, error));
     *offset = part->position;
     part->position += *length;
     return STATUS_OK;
@@ -167,11 +159,9 @@ static bool string_equals(struct gguf_string string, const char *text)
 static enum status skip_strings(struct part *part, uint64_t count, const char *what,
                                 struct error *error)
 {
-    for (uint64_t i = 0; i < count; ++i) {
+    for (uint64_t i = 0; i < count; i++) {
         uint64_t offset = 0, length = 0;
-        enum status status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(part_take_string(part, what, UINT64_MAX, &offset, &length, error));
     }
     return STATUS_OK;
 }
@@ -180,12 +170,8 @@ static enum status parse_array(struct part *part, struct entry *entry, const cha
                                struct error *error)
 {
     uint32_t element = 0;
-    enum status status = part_take_u32(part, what, &element, error);
-    if (status != STATUS_OK)
-        return status;
-    status = part_take_u64(part, what, &entry->count, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u32(part, what, &element, error));
+    TRY(part_take_u64(part, what, &entry->count, error));
     if (element == GGUF_ARRAY)
         return error_set(error, STATUS_UNSUPPORTED, NULL, "%s is an array of arrays", what);
     if (element > GGUF_FLOAT64)
@@ -200,39 +186,33 @@ static enum status parse_array(struct part *part, struct entry *entry, const cha
                          entry->count);
     if (element == GGUF_STRING)
         return skip_strings(part, entry->count, what, error);
-    status = part_need(part, entry->count * least, what, error);
-    if (status == STATUS_OK)
-        part->position += entry->count * least;
-    return status;
+    TRY(part_need(part, entry->count * least, what, error));
+    part->position += entry->count * least;
+    return STATUS_OK;
 }
 
 static enum status parse_value(struct part *part, struct entry *entry, const char *what,
                                struct error *error)
 {
     uint32_t type = 0;
-    enum status status = part_take_u32(part, what, &type, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u32(part, what, &type, error));
     if (type > GGUF_FLOAT64)
         return error_set(error, STATUS_INVALID, NULL, "%s has unknown type %" PRIu32, what, type);
     entry->type = (enum gguf_type)type;
+    entry->value = part->position;
     if (type == GGUF_ARRAY) {
-        status = parse_array(part, entry, what, error);
+        TRY(parse_array(part, entry, what, error));
     } else if (type == GGUF_STRING) {
-        entry->value = part->position;
         uint64_t offset = 0, length = 0;
-        status = part_take_string(part, what, UINT64_MAX, &offset, &length, error);
+        TRY(part_take_string(part, what, UINT64_MAX, &offset, &length, error));
     } else {
-        entry->value = part->position;
-        status = part_need(part, TYPE_BYTES[type], what, error);
-        if (status == STATUS_OK) {
-            if (type == GGUF_BOOL && part->header[part->position] > 1)
-                return error_set(error, STATUS_INVALID, NULL, "%s is neither true nor false", what);
-            part->position += TYPE_BYTES[type];
-        }
+        TRY(part_need(part, TYPE_BYTES[type], what, error));
+        if (type == GGUF_BOOL && part->header[part->position] > 1)
+            return error_set(error, STATUS_INVALID, NULL, "%s is neither true nor false", what);
+        part->position += TYPE_BYTES[type];
     }
     entry->end = part->position;
-    return status;
+    return STATUS_OK;
 }
 
 static enum status parse_entry(struct part *part, uint64_t number, struct entry *entry,
@@ -241,9 +221,7 @@ static enum status parse_entry(struct part *part, uint64_t number, struct entry 
     char what[SHOWN_MAX + 40];
     snprintf(what, sizeof what, "the name of key %" PRIu64, number);
     uint64_t length = 0;
-    enum status status = part_take_string(part, what, LIMIT_KEY_BYTES, &entry->key, &length, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_string(part, what, LIMIT_KEY_BYTES, &entry->key, &length, error));
     const char *key = (const char *)part->header + entry->key;
     if (length == 0)
         return error_set(error, STATUS_INVALID, NULL, "key %" PRIu64 " has an empty name", number);
@@ -265,13 +243,13 @@ static int compare_entries(const void *a, const void *b, void *arg)
 static enum status sort_entries(struct gguf *gguf, struct error *error)
 {
     uint32_t *sorted = malloc((gguf->entry_count + 1) * sizeof *sorted);
-    if (sorted == NULL)
+    if (!sorted)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
     gguf->entries_sorted = sorted;
-    for (uint32_t i = 0; i < gguf->entry_count; ++i)
+    for (uint32_t i = 0; i < gguf->entry_count; i++)
         sorted[i] = i;
     qsort_r(sorted, gguf->entry_count, sizeof *sorted, compare_entries, gguf);
-    for (uint32_t i = 1; i < gguf->entry_count; ++i) {
+    for (uint32_t i = 1; i < gguf->entry_count; i++) {
         if (compare_entries(&sorted[i - 1], &sorted[i], gguf) == 0) {
             struct gguf_string key = entry_key(gguf, &gguf->entries[sorted[i]]);
             return error_set(error, STATUS_INVALID, NULL, "key '%.*s' is there twice",
@@ -285,13 +263,10 @@ static enum status sort_entries(struct gguf *gguf, struct error *error)
 static enum status parse_entries(struct gguf *gguf, uint64_t count, struct error *error)
 {
     gguf->entries = calloc(count + 1, sizeof *gguf->entries);
-    if (gguf->entries == NULL)
+    if (!gguf->entries)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's keys");
-    for (uint64_t i = 0; i < count; ++i) {
-        enum status status = parse_entry(&gguf->parts[0], i, &gguf->entries[i], error);
-        if (status != STATUS_OK)
-            return status;
-    }
+    for (uint64_t i = 0; i < count; i++)
+        TRY(parse_entry(&gguf->parts[0], i, &gguf->entries[i], error));
     gguf->entry_count = (uint32_t)count;
     return sort_entries(gguf, error);
 }
@@ -304,11 +279,10 @@ static bool tensor_size(const struct gguf_tensor *tensor, uint64_t *out)
     uint64_t row_bytes = format_row_bytes(tensor->format, tensor->dims[0]);
     uint64_t elements = tensor->dims[0];
     uint64_t bytes = row_bytes;
-    for (int i = 1; i < 4; ++i) {
+    for (int i = 1; i < 4; i++)
         if (!bytes_multiply(bytes, tensor->dims[i], &bytes) ||
             !bytes_multiply(elements, tensor->dims[i], &elements))
             return false;
-    }
     *out = bytes;
     return row_bytes != 0 && bytes <= INT64_MAX && elements <= INT64_MAX;
 }
@@ -316,27 +290,21 @@ static bool tensor_size(const struct gguf_tensor *tensor, uint64_t *out)
 static enum status parse_shape(struct part *part, struct gguf_tensor *tensor, const char *what,
                                struct error *error)
 {
-    enum status status = part_take_u32(part, what, &tensor->dim_count, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u32(part, what, &tensor->dim_count, error));
     if (tensor->dim_count < 1 || tensor->dim_count > 4)
         return error_set(error, STATUS_INVALID, NULL, "%s has %" PRIu32 " dimensions, not 1 to 4",
                          what, tensor->dim_count);
-    for (uint32_t i = 0; i < 4; ++i) {
+    for (uint32_t i = 0; i < 4; i++) {
         tensor->dims[i] = 1;
         if (i >= tensor->dim_count)
             continue;
-        status = part_take_u64(part, what, &tensor->dims[i], error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(part_take_u64(part, what, &tensor->dims[i], error));
         if (tensor->dims[i] == 0)
             return error_set(error, STATUS_INVALID, NULL, "%s has a dimension of 0", what);
     }
-    status = part_take_u32(part, what, &tensor->format, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u32(part, what, &tensor->format, error));
     const struct format_info *info = format_info(tensor->format);
-    if (info->name == NULL)
+    if (!info->name)
         return error_set(error, STATUS_UNSUPPORTED, NULL, "%s is of unknown type %" PRIu32, what,
                          tensor->format);
     if (tensor->dims[0] % info->block_size != 0)
@@ -355,9 +323,7 @@ static enum status parse_tensor(struct part *part, uint64_t number, struct gguf_
     char what[SHOWN_MAX + 40];
     snprintf(what, sizeof what, "the name of tensor %" PRIu64, number);
     uint64_t offset = 0, length = 0;
-    enum status status = part_take_string(part, what, TENSOR_NAME_MAX, &offset, &length, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_string(part, what, TENSOR_NAME_MAX, &offset, &length, error));
     const char *name = (const char *)part->header + offset;
     if (length == 0)
         return error_set(error, STATUS_INVALID, NULL, "tensor %" PRIu64 " has an empty name",
@@ -366,12 +332,8 @@ static enum status parse_tensor(struct part *part, uint64_t number, struct gguf_
         return error_set(error, STATUS_INVALID, NULL, "%s holds a zero byte", what);
     tensor->name = (struct gguf_string){(const char *)(uintptr_t)offset, length};
     snprintf(what, sizeof what, "tensor '%.*s'", SHOW(length), name);
-    status = parse_shape(part, tensor, what, error);
-    if (status != STATUS_OK)
-        return status;
-    status = part_take_u64(part, what, &tensor->offset, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(parse_shape(part, tensor, what, error));
+    TRY(part_take_u64(part, what, &tensor->offset, error));
     if (tensor->offset % part->alignment != 0)
         return error_set(error, STATUS_INVALID, NULL, "%s is not aligned to %" PRIu32 " bytes",
                          what, part->alignment);
@@ -386,12 +348,12 @@ static enum status place_tensors(struct gguf *gguf, uint32_t part_index, uint32_
     struct part *part = &gguf->parts[part_index];
     uint64_t header_end = part->position;
     uint8_t *header = realloc(part->header, header_end);
-    if (header == NULL)
+    if (!header)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
     part->header = header;
     part->header_bytes = part->header_capacity = header_end;
     uint64_t base = bytes_align(header_end, part->alignment);
-    for (uint32_t i = first; i < gguf->tensor_count; ++i) {
+    for (uint32_t i = first; i < gguf->tensor_count; i++) {
         struct gguf_tensor *tensor = &gguf->tensors[i];
         tensor->name.text = (const char *)header + (uintptr_t)tensor->name.text;
         uint64_t available = base <= part->file_bytes ? part->file_bytes - base : 0;
@@ -410,12 +372,12 @@ static enum status grow_tensors(struct gguf *gguf, uint32_t extra, struct error 
 {
     uint32_t capacity = gguf->tensor_count + extra;
     struct gguf_tensor *tensors = realloc(gguf->tensors, (capacity + 1) * sizeof *tensors);
-    if (tensors != NULL)
+    if (tensors)
         gguf->tensors = tensors;
     uint16_t *parts = realloc(gguf->tensor_parts, (capacity + 1) * sizeof *parts);
-    if (parts != NULL)
+    if (parts)
         gguf->tensor_parts = parts;
-    if (tensors == NULL || parts == NULL)
+    if (!tensors || !parts)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's tensor list");
     gguf->tensor_capacity = capacity;
     return STATUS_OK;
@@ -427,15 +389,11 @@ static enum status parse_tensors(struct gguf *gguf, uint32_t part_index, uint64_
     struct part *part = &gguf->parts[part_index];
     if (count > LIMIT_TENSORS - gguf->tensor_count)
         return error_set(error, STATUS_INVALID, NULL, "more than %d tensors", LIMIT_TENSORS);
-    enum status status = grow_tensors(gguf, (uint32_t)count, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(grow_tensors(gguf, (uint32_t)count, error));
     uint32_t first = gguf->tensor_count;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count; i++) {
         gguf->tensor_parts[first + i] = (uint16_t)part_index;
-        status = parse_tensor(part, i, &gguf->tensors[first + i], error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(parse_tensor(part, i, &gguf->tensors[first + i], error));
     }
     gguf->tensor_count = first + (uint32_t)count;
     return place_tensors(gguf, part_index, first, error);
@@ -452,13 +410,13 @@ static int compare_tensors(const void *a, const void *b, void *arg)
 static enum status sort_tensors(struct gguf *gguf, struct error *error)
 {
     uint32_t *sorted = malloc((gguf->tensor_count + 1) * sizeof *sorted);
-    if (sorted == NULL)
+    if (!sorted)
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's tensor list");
     gguf->tensors_sorted = sorted;
-    for (uint32_t i = 0; i < gguf->tensor_count; ++i)
+    for (uint32_t i = 0; i < gguf->tensor_count; i++)
         sorted[i] = i;
     qsort_r(sorted, gguf->tensor_count, sizeof *sorted, compare_tensors, gguf);
-    for (uint32_t i = 1; i < gguf->tensor_count; ++i) {
+    for (uint32_t i = 1; i < gguf->tensor_count; i++) {
         if (compare_tensors(&sorted[i - 1], &sorted[i], gguf) == 0) {
             const struct gguf_string *name = &gguf->tensors[sorted[i]].name;
             return error_set(error, STATUS_INVALID, NULL, "tensor '%.*s' is there twice",
@@ -473,26 +431,18 @@ static enum status sort_tensors(struct gguf *gguf, struct error *error)
 static enum status parse_preamble(struct part *part, uint32_t *version, uint64_t *tensor_count,
                                   uint64_t *key_count, struct error *error)
 {
-    enum status status = part_need(part, 4, "its first four bytes", error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_need(part, 4, "its first four bytes", error));
     if (memcmp(part->header, "GGUF", 4) != 0)
         return error_set(error, STATUS_INVALID, NULL, "this is not a GGUF file");
     part->position = 4;
-    status = part_take_u32(part, "the version", version, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u32(part, "the version", version, error));
     if (*version != 0 && (*version & 0xffff) == 0)
         return error_set(error, STATUS_UNSUPPORTED, NULL, "big-endian GGUF files are not read");
     if (*version < 2 || *version > 3)
         return error_set(error, STATUS_UNSUPPORTED, NULL,
                          "GGUF version %" PRIu32 " is not read, only 2 and 3", *version);
-    status = part_take_u64(part, "the number of tensors", tensor_count, error);
-    if (status != STATUS_OK)
-        return status;
-    status = part_take_u64(part, "the number of keys", key_count, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(part_take_u64(part, "the number of tensors", tensor_count, error));
+    TRY(part_take_u64(part, "the number of keys", key_count, error));
     uint64_t left = part->file_bytes - part->position;
     if (*key_count > LIMIT_METADATA || *key_count > left / KEY_RECORD_MIN)
         return error_set(error, STATUS_INVALID, NULL,
@@ -545,7 +495,7 @@ static enum status check_part(const struct gguf *gguf, const struct gguf *keys, 
         return error_set(error, STATUS_INVALID, "model",
                          "%s is not part %" PRIu32 " of the model (key 'split.no')", path,
                          part_index + 1);
-    for (uint32_t i = 0; i < gguf->entry_count; ++i) {
+    for (uint32_t i = 0; i < gguf->entry_count; i++) {
         const struct entry *ours = &gguf->entries[i];
         struct gguf_string key = entry_key(gguf, ours);
         const struct entry *theirs = gguf_find_key(keys, key);
@@ -583,7 +533,7 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
 {
     struct part *part = &gguf->parts[part_index];
     uint64_t held = 0; /* by the parts before */
-    for (uint32_t i = 0; i < part_index; ++i)
+    for (uint32_t i = 0; i < part_index; i++)
         held += gguf->parts[i].header_capacity;
     enum status status = part_open(part, path, error);
     part->header_limit = gguf->header_limit - held;
@@ -591,9 +541,7 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
         return status;
     uint64_t tensor_count = 0, key_count = 0;
     uint32_t version = 0;
-    status = parse_preamble(part, &version, &tensor_count, &key_count, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(parse_preamble(part, &version, &tensor_count, &key_count, error));
     if (part_index == 0) {
         gguf->version = version;
         status = parse_entries(gguf, key_count, error);
@@ -609,7 +557,7 @@ static enum status parse_part(struct gguf *gguf, uint32_t part_index, const char
 static bool parse_five_digits(const char *at, uint32_t *out)
 {
     uint32_t value = 0;
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 5; i++) {
         if (at[i] < '0' || at[i] > '9')
             return false;
         value = value * 10 + (uint32_t)(at[i] - '0');
@@ -628,11 +576,9 @@ static enum status split_count(const struct gguf *gguf, const char *path, uint32
     if (!gguf_has(gguf, "split.count"))
         return STATUS_OK;
     uint32_t split_number = 0;
-    enum status status = gguf_get_u32(gguf, "split.count", count, error);
-    if (status == STATUS_OK && *count > 1)
-        status = gguf_get_u32(gguf, "split.no", &split_number, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(gguf_get_u32(gguf, "split.count", count, error));
+    if (*count > 1)
+        TRY(gguf_get_u32(gguf, "split.no", &split_number, error));
     if (*count == 0)
         *count = 1;
     if (*count == 1)
@@ -663,15 +609,15 @@ static enum status parse_other_parts(struct gguf *gguf, const char *path, uint32
     size_t length = strlen(path);
     char *name = malloc(length + 1);
     struct part *parts = realloc(gguf->parts, count * sizeof *parts);
-    if (parts != NULL)
+    if (parts)
         gguf->parts = parts;
-    if (name == NULL || parts == NULL) {
+    if (!name || !parts) {
         free(name);
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's parts");
     }
     memcpy(name, path, length + 1);
     enum status status = STATUS_OK;
-    for (uint32_t i = 1; i < count && status == STATUS_OK; ++i) {
+    for (uint32_t i = 1; i < count && status == STATUS_OK; i++) {
         gguf->parts[i] = (struct part){.fd = -1};
         gguf->part_count = i + 1;
         char digits[16];
@@ -716,7 +662,7 @@ enum status gguf_open_within(const char *path, uint64_t header_bytes, struct ggu
     *out = NULL;
     struct gguf *gguf = calloc(1, sizeof *gguf);
     struct part *parts = calloc(1, sizeof *parts);
-    if (gguf == NULL || parts == NULL) {
+    if (!gguf || !parts) {
         free(gguf);
         free(parts);
         return error_set(error, STATUS_IO, NULL, "no memory for the model file's header");
@@ -736,9 +682,9 @@ enum status gguf_open_within(const char *path, uint64_t header_bytes, struct ggu
 
 void gguf_close(struct gguf *gguf)
 {
-    if (gguf == NULL)
+    if (!gguf)
         return;
-    for (uint32_t i = 0; i < gguf->part_count; ++i) {
+    for (uint32_t i = 0; i < gguf->part_count; i++) {
         if (gguf->parts[i].fd >= 0)
             close(gguf->parts[i].fd);
         free(gguf->parts[i].header);
@@ -755,7 +701,7 @@ void gguf_close(struct gguf *gguf)
 uint64_t gguf_memory_bytes(const struct gguf *gguf)
 {
     uint64_t bytes = sizeof *gguf + gguf->part_count * sizeof *gguf->parts;
-    for (uint32_t i = 0; i < gguf->part_count; ++i)
+    for (uint32_t i = 0; i < gguf->part_count; i++)
         bytes += gguf->parts[i].header_capacity;
     bytes += gguf->entry_count * (sizeof *gguf->entries + sizeof *gguf->entries_sorted);
     bytes += gguf->tensor_capacity *
@@ -766,7 +712,7 @@ uint64_t gguf_memory_bytes(const struct gguf *gguf)
 uint64_t gguf_file_bytes(const struct gguf *gguf)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < gguf->part_count; ++i)
+    for (uint32_t i = 0; i < gguf->part_count; i++)
         bytes += gguf->parts[i].file_bytes;
     return bytes;
 }
@@ -795,7 +741,7 @@ enum status gguf_read(const struct gguf *gguf, const struct gguf_tensor *tensor,
 uint64_t gguf_header_checksum(const struct gguf *gguf)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < gguf->part_count; ++i)
+    for (uint32_t i = 0; i < gguf->part_count; i++)
         sum = checksum_bytes(gguf->parts[i].header, gguf->parts[i].position, sum);
     return sum;
 }
@@ -803,6 +749,6 @@ uint64_t gguf_header_checksum(const struct gguf *gguf)
 void gguf_forget(const struct gguf *gguf)
 {
     /* Advice only: a failure changes nothing that anyone relies on. */
-    for (uint32_t i = 0; i < gguf->part_count; ++i)
+    for (uint32_t i = 0; i < gguf->part_count; i++)
         (void)posix_fadvise(gguf->parts[i].fd, 0, 0, POSIX_FADV_DONTNEED);
 }

@@ -73,7 +73,7 @@ static enum status get_entry(const struct gguf *gguf, const char *key, const str
                              struct error *error)
 {
     *out = find_entry(gguf, key);
-    if (*out == NULL)
+    if (!*out)
         return error_set(error, STATUS_NOT_FOUND, NULL, "the model file has no key '%s'", key);
     return STATUS_OK;
 }
@@ -127,9 +127,7 @@ enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out
                          struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, &entry, error));
     if (!type_is_integer(entry->type))
         return wrong_type(key, entry->type, "an integer", error);
     bool negative = false;
@@ -145,9 +143,7 @@ enum status gguf_get_u32(const struct gguf *gguf, const char *key, uint32_t *out
 enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, &entry, error));
     const uint8_t *at = gguf->parts[0].header + entry->value;
     float value;
     if (entry->type == GGUF_FLOAT32)
@@ -165,9 +161,7 @@ enum status gguf_get_f32(const struct gguf *gguf, const char *key, float *out, s
 enum status gguf_get_bool(const struct gguf *gguf, const char *key, bool *out, struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, &entry, error));
     if (entry->type != GGUF_BOOL)
         return wrong_type(key, entry->type, "a bool", error);
     *out = gguf->parts[0].header[entry->value] != 0;
@@ -185,9 +179,7 @@ enum status gguf_get_string(const struct gguf *gguf, const char *key, struct ggu
                             struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, &entry, error));
     if (entry->type != GGUF_STRING)
         return wrong_type(key, entry->type, "a string", error);
     *out = string_at(gguf, entry->value);
@@ -198,9 +190,7 @@ enum status gguf_array_count(const struct gguf *gguf, const char *key, enum gguf
                              uint64_t *count, struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_entry(gguf, key, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, &entry, error));
     if (entry->type != GGUF_ARRAY)
         return wrong_type(key, entry->type, "an array", error);
     *element_type = entry->element;
@@ -212,7 +202,7 @@ bool gguf_array_next_string(const struct gguf *gguf, const char *key, uint64_t *
                             struct gguf_string *out)
 {
     const struct entry *entry = find_entry(gguf, key);
-    if (entry == NULL || entry->type != GGUF_ARRAY || entry->element != GGUF_STRING)
+    if (!entry || entry->type != GGUF_ARRAY || entry->element != GGUF_STRING)
         return false;
     /* The cursor counts from the array's first byte, so that 0 is the start. */
     if (*cursor >= entry->end - entry->value)
@@ -225,9 +215,7 @@ bool gguf_array_next_string(const struct gguf *gguf, const char *key, uint64_t *
 static enum status get_elements(const struct gguf *gguf, const char *key, uint64_t count,
                                 const struct entry **out, struct error *error)
 {
-    enum status status = get_entry(gguf, key, out, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_entry(gguf, key, out, error));
     if ((*out)->type != GGUF_ARRAY)
         return wrong_type(key, (*out)->type, "an array", error);
     if ((*out)->count < count)
@@ -241,14 +229,12 @@ enum status gguf_array_get_i32(const struct gguf *gguf, const char *key, int32_t
                                uint64_t count, struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_elements(gguf, key, count, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_elements(gguf, key, count, &entry, error));
     if (!type_is_integer(entry->element) && entry->element != GGUF_BOOL)
         return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of integers",
                          key, TYPE_NAMES[entry->element]);
     const uint8_t *at = gguf->parts[0].header + entry->value;
-    for (uint64_t i = 0; i < count; ++i, at += TYPE_BYTES[entry->element]) {
+    for (uint64_t i = 0; i < count; i++, at += TYPE_BYTES[entry->element]) {
         if (entry->element == GGUF_BOOL) {
             out[i] = at[0] != 0;
             continue;
@@ -269,14 +255,12 @@ enum status gguf_array_get_f32(const struct gguf *gguf, const char *key, float *
                                struct error *error)
 {
     const struct entry *entry;
-    enum status status = get_elements(gguf, key, count, &entry, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(get_elements(gguf, key, count, &entry, error));
     if (entry->element != GGUF_FLOAT32 && entry->element != GGUF_FLOAT64)
         return error_set(error, STATUS_INVALID, NULL, "key '%s' is an array of %s, not of floats",
                          key, TYPE_NAMES[entry->element]);
     const uint8_t *at = gguf->parts[0].header + entry->value;
-    for (uint64_t i = 0; i < count; ++i, at += TYPE_BYTES[entry->element])
+    for (uint64_t i = 0; i < count; i++, at += TYPE_BYTES[entry->element])
         out[i] = entry->element == GGUF_FLOAT32 ? load_f32(at) : (float)load_f64(at);
     return STATUS_OK;
 }
@@ -391,7 +375,7 @@ void gguf_format_value(const struct gguf *gguf, uint32_t index, char *out, size_
         int length = snprintf(head, sizeof head, "[%" PRIu64 " × %s] ", entry->count,
                               TYPE_NAMES[entry->element]);
         writer_put(&writer, head, (size_t)length);
-        for (uint64_t i = 0; i < entry->count && !writer.full; ++i) {
+        for (uint64_t i = 0; i < entry->count && !writer.full; i++) {
             if (i > 0)
                 writer_put(&writer, ", ", 2);
             if (i == 8) {

@@ -188,12 +188,11 @@ static void query_unit(const struct forward *forward, uint32_t layer, const stru
 static void qkv(const struct forward *forward, uint32_t layer, const struct tile *tile,
                 uint32_t first, uint32_t count)
 {
-    for (uint32_t unit = first; unit < first + count; unit++) {
+    for (uint32_t unit = first; unit < first + count; unit++)
         if (unit < forward->kv_units)
             key_value_unit(forward, layer, tile, unit);
         else
             query_unit(forward, layer, tile, unit - forward->kv_units);
-    }
 }
 
 /* ---- Projections back to the residual stream ---- */

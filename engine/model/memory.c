@@ -49,6 +49,6 @@ enum status memory_map(uint64_t bytes, const char *what, void **out, struct erro
 
 void memory_unmap(void *memory, uint64_t bytes)
 {
-    if (memory != NULL)
+    if (memory)
         munmap(memory, memory_map_bytes(bytes));
 }

@@ -13,11 +13,8 @@
 static enum status details_read(const struct gguf *gguf, struct model_details *details,
                                 struct error *error)
 {
-    enum status status = model_details_read(gguf, details, error);
-    if (status == STATUS_OK)
-        status = weights_check(gguf, details, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(model_details_read(gguf, details, error));
+    TRY(weights_check(gguf, details, error));
     double frequencies[MODEL_HEAD_DIM_MAX / 2]; /* refuse bad RoPE factors now, not after loading */
     float magnitude;
     return model_rope_frequencies(gguf, details, false, details->config.context, frequencies,
@@ -27,10 +24,9 @@ static enum status details_read(const struct gguf *gguf, struct model_details *d
 enum status model_describe(const struct gguf *gguf, struct model_config *out, struct error *error)
 {
     struct model_details details;
-    enum status status = details_read(gguf, &details, error);
-    if (status == STATUS_OK)
-        *out = details.config;
-    return status;
+    TRY(details_read(gguf, &details, error));
+    *out = details.config;
+    return STATUS_OK;
 }
 
 static bool is_openblas(const struct backend_options *options)
@@ -99,13 +95,9 @@ enum status model_backend_create(const struct gguf *gguf, const struct model_con
                                  void (*progress)(void *arg, uint64_t done, uint64_t total),
                                  void *progress_arg, struct backend **out, struct error *error)
 {
-    enum status status = check_options(config, options, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(check_options(config, options, error));
     struct model_details details;
-    status = details_read(gguf, &details, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(details_read(gguf, &details, error));
     CHECK(details.config.layers == config->layers); /* the same file */
     struct backend_start start = {gguf, &details, options, progress, progress_arg};
     return is_openblas(options) ? openblas_create(&start, out, error)

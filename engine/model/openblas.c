@@ -83,8 +83,8 @@ static uint64_t carve(struct openblas *model, const struct model_details *detail
         {&model->scores, (uint64_t)workers_count(options->workers) * options->context},
     };
     uint64_t used = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; ++i) {
-        *parts[i].place = base != NULL ? base + used : NULL;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        *parts[i].place = base ? base + used : NULL;
         used += bytes_align(parts[i].floats, 16);
     }
     return used;
@@ -124,10 +124,10 @@ static float *key_at(const struct openblas *model, const struct batch_sequence *
 static void norm(const float *x, const float *weight, float eps, uint32_t n, float *out)
 {
     double sum = 0.0;
-    for (uint32_t i = 0; i < n; ++i)
+    for (uint32_t i = 0; i < n; i++)
         sum += (double)x[i] * (double)x[i];
     float scale = (float)(1.0 / sqrt(sum / n + (double)eps));
-    for (uint32_t i = 0; i < n; ++i)
+    for (uint32_t i = 0; i < n; i++)
         out[i] = x[i] * scale * weight[i];
 }
 
@@ -143,7 +143,7 @@ static void multiply(const struct openblas *model, const struct repacked_matrix 
 static void rotate(const struct openblas *model, float *head, uint32_t position, uint32_t base)
 {
     uint32_t half = model->details.config.rotary / 2;
-    for (uint32_t i = 0; i < half; ++i) {
+    for (uint32_t i = 0; i < half; i++) {
         double angle = position * model->frequencies[base][i];
         float c = (float)cos(angle) * model->magnitude[base];
         float s = (float)sin(angle) * model->magnitude[base];
@@ -171,11 +171,11 @@ static void finish_heads(const struct openblas *model, float *heads, uint32_t co
     const struct model_config *config = &model->details.config;
     bool own = model->details.local_rope_base > 0.0f &&
                model_layer_is_local(&model->details, model->layer);
-    for (uint32_t h = 0; h < count; ++h) {
+    for (uint32_t h = 0; h < count; h++) {
         float *head = heads + h * config->head_dim;
-        for (uint32_t i = 0; bias != NULL && i < config->head_dim; ++i)
+        for (uint32_t i = 0; bias && i < config->head_dim; i++)
             head[i] += bias[h * config->head_dim + i];
-        if (weight != NULL)
+        if (weight)
             norm(head, weight, config->norm_eps, config->head_dim, head);
         rotate(model, head, position, own ? 1 : 0);
     }
@@ -191,9 +191,9 @@ static void store_row(struct openblas *model, const struct batch_sequence *seque
     finish_heads(model, model->q + (size_t)row * config->heads * config->head_dim, config->heads,
                  weights->q_bias, weights->q_norm, position);
     finish_heads(model, k, config->kv_heads, weights->k_bias, weights->k_norm, position);
-    for (size_t j = 0; weights->v_bias != NULL && j < keys; ++j)
+    for (size_t j = 0; weights->v_bias && j < keys; j++)
         v[j] += weights->v_bias[j];
-    for (uint32_t head = 0; head < config->kv_heads; ++head) {
+    for (uint32_t head = 0; head < config->kv_heads; head++) {
         float *key = key_at(model, sequence, model->layer, head, position);
         float *value = key + (size_t)model->base.page_size * config->head_dim;
         memcpy(key, k + head * config->head_dim, config->head_dim * sizeof(float));
@@ -213,10 +213,10 @@ static void attend(const struct openblas *model, uint32_t i, uint32_t head, floa
     size_t at = ((size_t)(sequence->first_row + i) * config->heads + head) * dim;
     const float *q = model->q + at;
     float *out = model->attended + at, most = -INFINITY;
-    for (uint32_t j = first; j <= position; ++j) {
+    for (uint32_t j = first; j <= position; j++) {
         const float *key = key_at(model, sequence, model->layer, kv_head, j);
         float dot = 0.0f;
-        for (uint32_t d = 0; d < dim; ++d)
+        for (uint32_t d = 0; d < dim; d++)
             dot += q[d] * key[d];
         dot *= model->details.attention_scale;
         if (model->details.score_cap > 0.0f)
@@ -226,15 +226,15 @@ static void attend(const struct openblas *model, uint32_t i, uint32_t head, floa
     }
     float sum = 0.0f;
     memset(out, 0, dim * sizeof(float));
-    for (uint32_t j = first; j <= position; ++j) {
+    for (uint32_t j = first; j <= position; j++) {
         const float *value =
             key_at(model, sequence, model->layer, kv_head, j) + (size_t)model->base.page_size * dim;
         float weight = expf(scores[j] - most);
         sum += weight;
-        for (uint32_t d = 0; d < dim; ++d)
+        for (uint32_t d = 0; d < dim; d++)
             out[d] += weight * value[d];
     }
-    for (uint32_t d = 0; d < dim; ++d)
+    for (uint32_t d = 0; d < dim; d++)
         out[d] /= sum;
 }
 
@@ -256,15 +256,15 @@ static void project(struct openblas *model, const struct repacked_matrix *matrix
 {
     const struct model_config *config = &model->details.config;
     uint32_t rows = model->batch->row_count, width = config->embedding;
-    if (post == NULL) {
+    if (!post) {
         multiply(model, matrix, input, rows, true, model->x);
         return;
     }
     multiply(model, matrix, input, rows, false, model->projected);
-    for (uint32_t row = 0; row < rows; ++row) {
+    for (uint32_t row = 0; row < rows; row++) {
         float *y = model->projected + (size_t)row * width;
         norm(y, post, config->norm_eps, width, y);
-        for (uint32_t i = 0; i < width; ++i)
+        for (uint32_t i = 0; i < width; i++)
             model->x[(size_t)row * width + i] += y[i];
     }
 }
@@ -272,7 +272,7 @@ static void project(struct openblas *model, const struct repacked_matrix *matrix
 static void norm_all(struct openblas *model, const float *weight)
 {
     uint32_t width = model->details.config.embedding;
-    for (uint32_t row = 0; row < model->batch->row_count; ++row)
+    for (uint32_t row = 0; row < model->batch->row_count; row++)
         norm(model->x + (size_t)row * width, weight, model->details.config.norm_eps, width,
              model->normed + (size_t)row * width);
 }
@@ -285,9 +285,9 @@ static void run_layer(struct openblas *model)
     multiply(model, &weights->q, model->normed, rows, false, model->q);
     multiply(model, &weights->k, model->normed, rows, false, model->k);
     multiply(model, &weights->v, model->normed, rows, false, model->v);
-    for (uint32_t s = 0; s < model->batch->sequence_count; ++s) {
+    for (uint32_t s = 0; s < model->batch->sequence_count; s++) {
         model->sequence = &model->batch->sequences[s];
-        for (uint32_t i = 0; i < model->sequence->row_count; ++i)
+        for (uint32_t i = 0; i < model->sequence->row_count; i++)
             store_row(model, model->sequence, i);
         workers_run(model->workers, attend_run, model);
     }
@@ -296,7 +296,7 @@ static void run_layer(struct openblas *model)
     multiply(model, &weights->gate, model->normed, rows, false, model->gate);
     multiply(model, &weights->up, model->normed, rows, false, model->up);
     uint64_t values = (uint64_t)rows * model->details.config.feed_forward;
-    for (uint64_t i = 0; i < values; ++i)
+    for (uint64_t i = 0; i < values; i++)
         model->gate[i] = activate(model, model->gate[i]) * model->up[i];
     project(model, &weights->down, model->gate, weights->post_ffn_norm);
 }
@@ -310,15 +310,15 @@ static void openblas_forward(struct backend *backend, const struct batch *batch)
     uint32_t width = config->embedding;
     CHECK(batch->row_count > 0 && batch->row_count <= backend->max_batch_rows);
     model->batch = batch;
-    for (uint32_t row = 0; row < batch->row_count; ++row) {
+    for (uint32_t row = 0; row < batch->row_count; row++) {
         const float *from =
             (const float *)model->weights.embedding.data + (size_t)batch->tokens[row] * width;
-        for (uint32_t i = 0; i < width; ++i)
+        for (uint32_t i = 0; i < width; i++)
             model->x[(size_t)row * width + i] = from[i] * model->details.embedding_scale;
     }
-    for (model->layer = 0; model->layer < config->layers; ++model->layer)
+    for (model->layer = 0; model->layer < config->layers; model->layer++)
         run_layer(model);
-    for (uint32_t i = 0; i < batch->logits_row_count; ++i)
+    for (uint32_t i = 0; i < batch->logits_row_count; i++)
         norm(model->x + (size_t)batch->logits_rows[i] * width, model->weights.output_norm,
              config->norm_eps, width, model->hidden + (size_t)i * width);
 }
@@ -330,7 +330,7 @@ static void openblas_logits(struct backend *backend, uint32_t first, uint32_t co
     multiply(model, &model->weights.head,
              model->hidden + (size_t)first * model->details.config.embedding, count, false, out);
     float cap = model->details.final_cap;
-    for (uint64_t i = 0; cap > 0.0f && i < (uint64_t)count * backend->vocabulary; ++i)
+    for (uint64_t i = 0; cap > 0.0f && i < (uint64_t)count * backend->vocabulary; i++)
         out[i] = cap * tanhf(out[i] / cap);
 }
 
@@ -372,15 +372,15 @@ static const struct backend_ops openblas_ops = {
 static enum status open_library(struct openblas *model, struct error *error)
 {
     static const char *const names[] = {"libopenblas.so.0", "libopenblas.so"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && model->library == NULL; ++i)
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !model->library; i++)
         model->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (model->library == NULL)
+    if (!model->library)
         return error_set(error, STATUS_UNSUPPORTED, "backend",
                          "--backend openblas needs libopenblas.so.0, which is not installed");
     void (*set_threads)(int);
     *(void **)&model->sgemm = dlsym(model->library, "cblas_sgemm");
     *(void **)&set_threads = dlsym(model->library, "openblas_set_num_threads");
-    if (model->sgemm == NULL || set_threads == NULL)
+    if (!model->sgemm || !set_threads)
         return error_set(error, STATUS_UNSUPPORTED, "backend",
                          "libopenblas lacks cblas_sgemm or openblas_set_num_threads");
     set_threads((int)workers_count(model->workers));
@@ -392,19 +392,16 @@ static enum status map_memory(struct openblas *model, const struct backend_optio
 {
     void *memory;
     model->scratch_bytes = carve(model, &model->details, options, NULL) * sizeof(float);
-    enum status status = memory_map(model->scratch_bytes, "scratch", &memory, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(memory_map(model->scratch_bytes, "scratch", &memory, error));
     model->scratch = memory;
     carve(model, &model->details, options, model->scratch);
     model->page_floats = page_floats(&model->details.config, options->page_size);
     if (!bytes_multiply(options->page_count, model->page_floats * sizeof(float),
                         &model->pool_bytes))
         return error_set(error, STATUS_IO, NULL, "the page pool does not fit the address space");
-    status = memory_map(model->pool_bytes, "page pool", &memory, error);
-    if (status == STATUS_OK)
-        model->pool = memory;
-    return status;
+    TRY(memory_map(model->pool_bytes, "page pool", &memory, error));
+    model->pool = memory;
+    return STATUS_OK;
 }
 
 enum status openblas_create(const struct backend_start *start, struct backend **out,
@@ -412,7 +409,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
 {
     const struct backend_options *options = start->options;
     struct openblas *model = calloc(1, sizeof *model);
-    if (model == NULL)
+    if (!model)
         return error_set(error, STATUS_IO, NULL, "no memory for the backend");
     model->details = *start->details;
     layer_groups_places(start->details, model->places);
@@ -422,7 +419,7 @@ enum status openblas_create(const struct backend_start *start, struct backend **
                                     options->workers,   WEIGHTS_F32,    start->progress,
                                     start->progress_arg};
     enum status status = open_library(model, error);
-    for (unsigned base = 0; base < 2 && status == STATUS_OK; ++base)
+    for (unsigned base = 0; base < 2 && status == STATUS_OK; base++)
         status = model_rope_frequencies(start->gguf, start->details, base == 1, options->context,
                                         model->frequencies[base], &model->magnitude[base], error);
     if (status == STATUS_OK)

@@ -110,11 +110,8 @@ static enum status set_rotation(struct forward *forward, const struct backend_st
 {
     forward->bases = start->details->local_rope_base > 0.0f ? 2 : 1;
     for (uint32_t base = 0; base < forward->bases; base++) {
-        enum status status =
-            model_rope_frequencies(start->gguf, start->details, base == 1, start->options->context,
-                                   forward->frequencies[base], &forward->magnitude[base], error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(model_rope_frequencies(start->gguf, start->details, base == 1, start->options->context,
+                                   forward->frequencies[base], &forward->magnitude[base], error));
     }
     return STATUS_OK;
 }
@@ -128,9 +125,7 @@ static enum status map_memory(struct quantized *model, const struct backend_star
     struct arena arena = {0};
     forward_pass_lay_out(&model->pass, start->details, options, &arena);
     model->scratch_bytes = arena.used_bytes;
-    enum status status = memory_map(model->scratch_bytes, "scratch", &model->scratch, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(memory_map(model->scratch_bytes, "scratch", &model->scratch, error));
     arena = (struct arena){.memory = model->scratch};
     forward_pass_lay_out(&model->pass, start->details, options, &arena);
     struct model_groups groups = layer_groups_of(config);
@@ -142,10 +137,9 @@ static enum status map_memory(struct quantized *model, const struct backend_star
     if (!bytes_multiply(options->page_count, forward->kv.page_bytes, &model->pool_bytes))
         return error_set(error, STATUS_IO, NULL, "the page pool does not fit the address space");
     void *pool;
-    status = memory_map(model->pool_bytes, "page pool", &pool, error);
-    if (status == STATUS_OK)
-        forward->kv.pool = pool;
-    return status;
+    TRY(memory_map(model->pool_bytes, "page pool", &pool, error));
+    forward->kv.pool = pool;
+    return STATUS_OK;
 }
 
 enum status quantized_create(const struct backend_start *start, struct backend **out,

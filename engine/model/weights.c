@@ -129,7 +129,7 @@ static enum status visit(const struct gguf *gguf, const struct visitor *visitor,
                          struct error *error)
 {
     item->tensor = gguf_find_tensor(gguf, item->name);
-    if (item->tensor == NULL && item->optional)
+    if (!item->tensor && item->optional)
         return STATUS_OK;
     return visitor->visit(visitor->arg, item, error);
 }
@@ -138,7 +138,7 @@ static enum status walk_layer(const struct gguf *gguf, const struct model_detail
                               uint32_t layer, const struct visitor *visitor, struct error *error)
 {
     const struct model_config *config = &details->config;
-    for (size_t i = 0; i < RULE_COUNT; ++i) {
+    for (size_t i = 0; i < RULE_COUNT; i++) {
         const struct rule *rule = &layer_rules[i];
         if (!rule_applies(rule, details->architecture->features))
             continue;
@@ -150,16 +150,14 @@ static enum status walk_layer(const struct gguf *gguf, const struct model_detail
             .optional = rule->optional,
         };
         snprintf(item.name, sizeof item.name, "blk.%u.%s", layer, rule->name);
-        if (visitor->weights != NULL) {
+        if (visitor->weights) {
             char *place = (char *)&visitor->weights->layers[layer] + rule->place;
             if (item.rows > 0)
                 item.matrix = (struct repacked_matrix *)(void *)place;
             else
                 item.vector = (float **)(void *)place;
         }
-        enum status status = visit(gguf, visitor, &item, error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(visit(gguf, visitor, &item, error));
     }
     return STATUS_OK;
 }
@@ -171,19 +169,19 @@ static enum status walk(const struct gguf *gguf, const struct model_details *det
     struct weights *weights = visitor->weights;
     struct item embedding = {"token_embd.weight", .rows = config->vocabulary,
                              .columns = config->embedding, .all_rows = config->vocabulary,
-                             .matrix = weights != NULL ? &weights->embedding : NULL};
+                             .matrix = weights ? &weights->embedding : NULL};
     struct item norm = {"output_norm.weight", .columns = config->embedding,
-                        .vector = weights != NULL ? &weights->output_norm : NULL};
+                        .vector = weights ? &weights->output_norm : NULL};
     struct item head = {"output.weight",
                         .rows = config->vocabulary,
                         .columns = config->embedding,
                         .all_rows = config->vocabulary,
                         .optional = true,
-                        .matrix = weights != NULL ? &weights->head : NULL};
+                        .matrix = weights ? &weights->head : NULL};
     enum status status = visit(gguf, visitor, &embedding, error);
     if (status == STATUS_OK)
         status = visit(gguf, visitor, &norm, error);
-    for (uint32_t layer = 0; layer < config->layers && status == STATUS_OK; ++layer)
+    for (uint32_t layer = 0; layer < config->layers && status == STATUS_OK; layer++)
         status = walk_layer(gguf, details, layer, visitor, error);
     if (status == STATUS_OK)
         status = visit(gguf, visitor, &head, error);
@@ -196,7 +194,7 @@ static enum status check_item(void *arg, const struct item *item, struct error *
 {
     struct model_config *config = arg;
     const struct gguf_tensor *tensor = item->tensor;
-    if (tensor == NULL)
+    if (!tensor)
         return error_set(error, STATUS_INVALID, item->name, "tensor '%s' is missing", item->name);
     uint64_t rows = item->rows > 0 ? item->all_rows : 1;
     if (tensor->dims[0] != item->columns || tensor->dims[1] != rows || tensor->dims[2] != 1 ||
@@ -228,7 +226,7 @@ static bool is_known(const struct model_details *details, const char *name)
     static const char *const others[] = {
         "token_embd.weight", "output_norm.weight",       "output.weight",
         "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(name, others[i]) == 0)
             return true;
     unsigned layer;
@@ -236,7 +234,7 @@ static bool is_known(const struct model_details *details, const char *name)
     if (sscanf(name, "blk.%u.%n", &layer, &used) != 1 || used == 0 ||
         layer >= details->config.layers)
         return false;
-    for (size_t i = 0; i < RULE_COUNT; ++i)
+    for (size_t i = 0; i < RULE_COUNT; i++)
         if (rule_applies(&layer_rules[i], details->architecture->features) &&
             strcmp(name + used, layer_rules[i].name) == 0)
             return true;
@@ -246,7 +244,7 @@ static bool is_known(const struct model_details *details, const char *name)
 static enum status check_extra_tensors(const struct gguf *gguf, const struct model_details *details,
                                        struct error *error)
 {
-    for (uint32_t i = 0; i < gguf_tensor_count(gguf); ++i) {
+    for (uint32_t i = 0; i < gguf_tensor_count(gguf); i++) {
         struct gguf_string text = gguf_tensor(gguf, i)->name;
         char name[128];
         size_t length = text.length < sizeof name - 1 ? text.length : sizeof name - 1;
@@ -255,7 +253,7 @@ static enum status check_extra_tensors(const struct gguf *gguf, const struct mod
         if (is_known(details, name))
             continue;
         const char *dot = strrchr(name, '.');
-        if (dot != NULL && strcmp(dot, ".bias") == 0) /* leaving it out would change answers */
+        if (dot && strcmp(dot, ".bias") == 0) /* leaving it out would change answers */
             return error_set(error, STATUS_UNSUPPORTED, name,
                              "tensor '%s': this bias is not supported for %s models", name,
                              details->config.architecture);
@@ -270,7 +268,7 @@ static enum status check_vocabulary(const struct gguf *gguf, struct model_config
                                     struct error *error)
 {
     const struct gguf_tensor *embedding = gguf_find_tensor(gguf, "token_embd.weight");
-    if (embedding == NULL)
+    if (!embedding)
         return error_set(error, STATUS_INVALID, "token_embd.weight",
                          "tensor 'token_embd.weight' is missing");
     if (embedding->dims[1] < 1 || embedding->dims[1] > LIMIT_VOCABULARY)
@@ -296,14 +294,10 @@ enum status weights_check(const struct gguf *gguf, struct model_details *details
 {
     details->config.parameter_count = 0;
     details->config.tensor_bytes = 0;
-    enum status status = check_vocabulary(gguf, &details->config, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(check_vocabulary(gguf, &details->config, error));
     struct visitor visitor = {check_item, &details->config, NULL};
-    status = walk(gguf, details, &visitor, error);
-    if (status == STATUS_OK)
-        status = check_extra_tensors(gguf, details, error);
-    return status;
+    TRY(walk(gguf, details, &visitor, error));
+    return check_extra_tensors(gguf, details, error);
 }
 
 /* ---- Sizing ---- */
@@ -444,7 +438,7 @@ static void unpack_group(const struct piece_job *job, unsigned thread, uint32_t 
     struct repacked_matrix group = {job->format, count, job->matrix->k,
                                     load->groups + thread * load->group_bytes};
     kernels->repack(&group, 0, count, rows);
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = 0; i < count; i++)
         kernels->dequantize_row(
             &group, i, (float *)job->matrix->data + (uint64_t)(first + i) * job->matrix->k);
 }
@@ -478,11 +472,8 @@ static enum status load_matrix(struct load *load, const struct item *item, struc
     uint32_t step = piece_rows(row_bytes);
     for (uint32_t first = 0; first < item->rows; first += step) {
         uint32_t count = item->rows - first < step ? item->rows - first : step;
-        enum status status =
-            gguf_read(loader->gguf, item->tensor, (item->first_row + (uint64_t)first) * row_bytes,
-                      load->piece, count * row_bytes, error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(gguf_read(loader->gguf, item->tensor, (item->first_row + (uint64_t)first) * row_bytes,
+                      load->piece, count * row_bytes, error));
         struct piece_job job = {load, item->matrix, format, first, count};
         workers_run(loader->workers, piece_run, &job);
         load->done_bytes += count * row_bytes;
@@ -490,7 +481,7 @@ static enum status load_matrix(struct load *load, const struct item *item, struc
             gguf_forget(loader->gguf);
             load->forgotten_bytes = load->done_bytes;
         }
-        if (loader->progress != NULL)
+        if (loader->progress)
             loader->progress(loader->progress_arg, load->done_bytes,
                              loader->details->config.tensor_bytes);
     }
@@ -501,11 +492,8 @@ static enum status load_vector(struct load *load, const struct item *item, struc
 {
     const struct gguf_tensor *tensor = item->tensor;
     float *out = (float *)(void *)(load->block + load->sizer.bytes);
-    enum status status =
-        gguf_read(load->loader->gguf, tensor, 0, load->piece, tensor->bytes, error);
-    if (status != STATUS_OK)
-        return status;
-    for (uint32_t i = 0; i < item->columns; ++i) {
+    TRY(gguf_read(load->loader->gguf, tensor, 0, load->piece, tensor->bytes, error));
+    for (uint32_t i = 0; i < item->columns; i++) {
         uint16_t half;
         if (tensor->format == FORMAT_F32) {
             memcpy(&out[i], load->piece + i * sizeof out[0], sizeof out[0]);

@@ -83,7 +83,7 @@ static void heap_sink(uint64_t *items, uint32_t at, uint32_t count)
     uint64_t item = items[at];
     for (uint32_t child = 2 * at + 1; child < count; child = 2 * at + 1) {
         if (child + 1 < count && items[child + 1] > items[child])
-            ++child;
+            child++;
         if (items[child] <= item)
             break;
         items[at] = items[child];
@@ -96,7 +96,7 @@ static void heap_sink(uint64_t *items, uint32_t at, uint32_t count)
 static void sort_items(uint64_t *items, uint32_t count)
 {
     if (count <= 24) {
-        for (uint32_t i = 1; i < count; ++i) {
+        for (uint32_t i = 1; i < count; i++) {
             uint64_t item = items[i];
             uint32_t at = i;
             for (; at > 0 && items[at - 1] > item; --at)
@@ -122,13 +122,13 @@ static bool find_range(const float *logits, uint32_t count, float *largest, floa
 {
     float high[LANES], low[LANES];
     uint32_t bad[LANES] = {0};
-    for (uint32_t lane = 0; lane < LANES; ++lane) {
+    for (uint32_t lane = 0; lane < LANES; lane++) {
         high[lane] = -__builtin_inff();
         low[lane] = __builtin_inff();
     }
     uint32_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        for (uint32_t lane = 0; lane < LANES; ++lane) {
+        for (uint32_t lane = 0; lane < LANES; lane++) {
             float x = logits[i + lane];
             bad[lane] |= !(x < __builtin_inff());
             high[lane] = x > high[lane] ? x : high[lane];
@@ -136,7 +136,7 @@ static bool find_range(const float *logits, uint32_t count, float *largest, floa
             low[lane] = finite < low[lane] ? finite : low[lane];
         }
     }
-    for (uint32_t lane = 0; i < count; ++i, ++lane) {
+    for (uint32_t lane = 0; i < count; i++, lane++) {
         float x = logits[i];
         bad[lane] |= !(x < __builtin_inff());
         high[lane] = x > high[lane] ? x : high[lane];
@@ -146,7 +146,7 @@ static bool find_range(const float *logits, uint32_t count, float *largest, floa
     uint32_t any_bad = 0;
     *largest = -__builtin_inff();
     *smallest = __builtin_inff();
-    for (uint32_t lane = 0; lane < LANES; ++lane) {
+    for (uint32_t lane = 0; lane < LANES; lane++) {
         any_bad |= bad[lane];
         *largest = high[lane] > *largest ? high[lane] : *largest;
         *smallest = low[lane] < *smallest ? low[lane] : *smallest;
@@ -179,7 +179,7 @@ static inline float weight_of(float z)
 static void fill_weights(const float *logits, uint32_t count, float largest, float inverse,
                          float *weights)
 {
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = 0; i < count; i++)
         weights[i] = weight_of((logits[i] - largest) * inverse);
 }
 
@@ -188,12 +188,12 @@ static double sum_weights(const float *weights, uint32_t count)
     double sums[LANES] = {0};
     uint32_t i = 0;
     for (; i + LANES <= count; i += LANES)
-        for (uint32_t lane = 0; lane < LANES; ++lane)
+        for (uint32_t lane = 0; lane < LANES; lane++)
             sums[lane] += (double)weights[i + lane];
-    for (uint32_t lane = 0; i < count; ++i, ++lane)
+    for (uint32_t lane = 0; i < count; i++, lane++)
         sums[lane] += (double)weights[i];
     for (uint32_t half = LANES / 2; half > 0; half /= 2)
-        for (uint32_t lane = 0; lane < half; ++lane)
+        for (uint32_t lane = 0; lane < half; lane++)
             sums[lane] += sums[lane + half];
     return sums[0];
 }
@@ -206,7 +206,7 @@ static void find_top(const float *logits, uint32_t count, uint32_t wanted, doubl
 {
     uint64_t best[LIMIT_LOGPROBS];
     uint32_t found = 0;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count; i++) {
         uint64_t item = item_of(logits[i], i);
         if (found == wanted && item > best[found - 1])
             continue;
@@ -215,7 +215,7 @@ static void find_top(const float *logits, uint32_t count, uint32_t wanted, doubl
             best[at] = best[at - 1];
         best[at] = item;
     }
-    for (uint32_t i = 0; i < found; ++i) {
+    for (uint32_t i = 0; i < found; i++) {
         out->top[i].token = item_token(best[i]);
         out->top[i].logprob = (float)((double)logits[item_token(best[i])] - norm);
     }
@@ -256,7 +256,7 @@ static void apply_penalties(const struct sampler_row *row, uint32_t *counts)
         return;
     memset(counts, 0, row->vocabulary * sizeof *counts);
     uint32_t first = params->repetition_penalty != 1.0f ? 0 : row->prompt_count;
-    for (uint32_t i = first; i < row->token_count; ++i) {
+    for (uint32_t i = first; i < row->token_count; i++) {
         uint32_t token = row->tokens[i];
         if (token >= row->vocabulary)
             continue;
@@ -264,7 +264,7 @@ static void apply_penalties(const struct sampler_row *row, uint32_t *counts)
             counts[token] = 1;
         counts[token] += i >= row->prompt_count ? 1 : 0;
     }
-    for (uint32_t i = first; i < row->token_count; ++i) {
+    for (uint32_t i = first; i < row->token_count; i++) {
         uint32_t token = row->tokens[i];
         if (token >= row->vocabulary || counts[token] == 0)
             continue;
@@ -277,12 +277,12 @@ static void apply_penalties(const struct sampler_row *row, uint32_t *counts)
 static bool apply_bias_and_bans(const struct sampler_row *row)
 {
     const struct sampling_params *params = row->params;
-    for (uint32_t i = 0; i < params->logit_bias_count; ++i) {
+    for (uint32_t i = 0; i < params->logit_bias_count; i++) {
         uint32_t token = params->logit_bias[i].token;
         if (token < row->vocabulary)
             row->logits[token] += params->logit_bias[i].bias;
     }
-    for (uint32_t i = 0; i < row->banned_count; ++i) {
+    for (uint32_t i = 0; i < row->banned_count; i++) {
         uint32_t token = row->banned[i];
         if (token >= row->vocabulary)
             continue;
@@ -307,7 +307,7 @@ static bool choose_greedy(const struct sampler_row *row, uint32_t *token)
     float best = -__builtin_inff();
     uint32_t best_token = UINT32_MAX;
     bool bad = false;
-    for (uint32_t i = 0; i < row->vocabulary; ++i) {
+    for (uint32_t i = 0; i < row->vocabulary; i++) {
         float logit = row->logits[i];
         bad |= !(logit < __builtin_inff());
         if (logit > best) {
@@ -324,7 +324,7 @@ static uint32_t draw_in_order(const struct sampling_params *params, const uint64
                               const float *weights, uint32_t count, double uniform)
 {
     double total = 0;
-    for (uint32_t i = 0; i < count; ++i)
+    for (uint32_t i = 0; i < count; i++)
         total += (double)weights[i];
     double enough = (double)params->top_p * total;
     double kept = 0;
@@ -333,7 +333,7 @@ static uint32_t draw_in_order(const struct sampling_params *params, const uint64
                                         (params->top_p >= 1.0f || kept < enough))))
         kept += (double)weights[end++];
     double target = uniform * kept, sum = 0;
-    for (uint32_t i = 0; i < end; ++i) {
+    for (uint32_t i = 0; i < end; i++) {
         sum += (double)weights[i];
         if (sum > target)
             return item_token(items[i]);
@@ -347,12 +347,12 @@ static uint32_t choose_of_top_k(const struct sampler_row *row, struct scratch *s
 {
     uint64_t *items = scratch->items;
     uint32_t k = row->params->top_k;
-    for (uint32_t i = 0; i < k; ++i)
+    for (uint32_t i = 0; i < k; i++)
         items[i] = item_of(row->logits[i], i);
     for (uint32_t i = k / 2; i-- > 0;)
         heap_sink(items, i, k);
     float worst = row->logits[item_token(items[0])];
-    for (uint32_t i = k; i < row->vocabulary; ++i) {
+    for (uint32_t i = k; i < row->vocabulary; i++) {
         /* Of equal logits the least id is better, and that is in already. */
         if (!(row->logits[i] > worst))
             continue;
@@ -361,7 +361,7 @@ static uint32_t choose_of_top_k(const struct sampler_row *row, struct scratch *s
         worst = row->logits[item_token(items[0])];
     }
     sort_items(items, k);
-    for (uint32_t i = 0; i < k; ++i)
+    for (uint32_t i = 0; i < k; i++)
         scratch->weights[i] = weight_of((row->logits[item_token(items[i])] - largest) * inverse);
     return draw_in_order(row->params, items, scratch->weights, k, uniform);
 }
@@ -378,7 +378,7 @@ struct place {
 static uint32_t sort_bucket(const struct sampler_row *row, struct scratch *scratch, uint32_t bucket)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < row->vocabulary; ++i)
+    for (uint32_t i = 0; i < row->vocabulary; i++)
         if (scratch->buckets[i] == bucket)
             scratch->items[count++] = item_of(row->logits[i], i);
     sort_items(scratch->items, count);
@@ -395,13 +395,13 @@ static void fill_buckets(const struct sampler_row *row, struct scratch *scratch,
     if (!(scale < 0x1p100f)) /* all but equal at this temperature: one bucket */
         scale = 0.0f;
     fill_weights(row->logits, row->vocabulary, largest, inverse, scratch->weights);
-    for (uint32_t i = 0; i < row->vocabulary; ++i) {
+    for (uint32_t i = 0; i < row->vocabulary; i++) {
         float below = (largest - row->logits[i]) * inverse * scale;
         below = below < (float)(BUCKETS - 1) ? below : (float)(BUCKETS - 1);
         scratch->buckets[i] = (uint16_t)(int32_t)below;
     }
     memset(scratch->bucket_sums, 0, sizeof scratch->bucket_sums);
-    for (uint32_t i = 0; i < row->vocabulary; ++i)
+    for (uint32_t i = 0; i < row->vocabulary; i++)
         scratch->bucket_sums[scratch->buckets[i]] += (double)scratch->weights[i];
 }
 
@@ -411,13 +411,13 @@ static struct place find_sum(const struct sampler_row *row, struct scratch *scra
                              bool above, uint32_t *last)
 {
     struct place place = {0, 0, 0};
-    for (; place.bucket < BUCKETS - 1; ++place.bucket) {
+    for (; place.bucket < BUCKETS - 1; place.bucket++) {
         double sum = place.sum + scratch->bucket_sums[place.bucket];
         if (above ? sum > target : sum >= target)
             break;
         place.sum = sum;
     }
-    for (; place.bucket < BUCKETS; ++place.bucket, place.count = 0) {
+    for (; place.bucket < BUCKETS; place.bucket++, place.count = 0) {
         uint32_t count = sort_bucket(row, scratch, place.bucket);
         while (place.count < count) {
             uint32_t token = item_token(scratch->items[place.count]);
@@ -441,10 +441,10 @@ static struct place find_weight(const struct sampler_row *row, struct scratch *s
     float min_p = row->params->min_p;
     struct place place = {0, 0, 0};
     uint32_t under = BUCKETS; /* the first bucket that holds such a candidate */
-    for (uint32_t i = 0; i < row->vocabulary; ++i)
+    for (uint32_t i = 0; i < row->vocabulary; i++)
         if (scratch->weights[i] < min_p && scratch->buckets[i] < under)
             under = scratch->buckets[i];
-    for (; place.bucket < under && place.bucket < BUCKETS; ++place.bucket)
+    for (; place.bucket < under && place.bucket < BUCKETS; place.bucket++)
         place.sum += scratch->bucket_sums[place.bucket];
     if (under == BUCKETS)
         return place;
@@ -476,7 +476,7 @@ static uint32_t choose_of_all(const struct sampler_row *row, struct scratch *scr
 {
     fill_buckets(row, scratch, largest, smallest, inverse);
     double total = 0;
-    for (uint32_t bucket = 0; bucket < BUCKETS; ++bucket)
+    for (uint32_t bucket = 0; bucket < BUCKETS; bucket++)
         total += scratch->bucket_sums[bucket];
     struct place end = {BUCKETS, 0, total};
     uint32_t token = UINT32_MAX;

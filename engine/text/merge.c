@@ -79,7 +79,7 @@ static enum status table_add(struct merge_table *table, const struct vocabulary 
 {
     char joined[MERGE_TEXT_MAX];
     const char *space = text.length > 0 ? memchr(text.text, ' ', text.length) : NULL;
-    if (space == NULL || text.length > sizeof joined)
+    if (!space || text.length > sizeof joined)
         return bad_merge(rank, text, "is not two tokens", error);
     size_t left_length = (size_t)(space - text.text);
     size_t right_length = text.length - left_length - 1;
@@ -117,14 +117,14 @@ enum status merge_table_load(const struct gguf *gguf, const struct vocabulary *v
     out->mask = capacity - 1;
     out->keys = malloc(capacity * sizeof *out->keys);
     out->merged = malloc(capacity * sizeof *out->merged);
-    if (out->keys == NULL || out->merged == NULL) {
+    if (!out->keys || !out->merged) {
         merge_table_deinit(out);
         return error_set(error, STATUS_IO, NULL, "no memory for the merges");
     }
     memset(out->keys, 0xff, capacity * sizeof *out->keys);
     uint64_t cursor = 0;
     struct gguf_string text;
-    for (uint64_t rank = 0; gguf_array_next_string(gguf, KEY_MERGES, &cursor, &text); ++rank) {
+    for (uint64_t rank = 0; gguf_array_next_string(gguf, KEY_MERGES, &cursor, &text); rank++) {
         status = table_add(out, vocabulary, texts, rank, text, error);
         if (status != STATUS_OK) {
             merge_table_deinit(out);
@@ -143,9 +143,8 @@ void merge_table_deinit(struct merge_table *table)
 
 uint64_t merge_table_memory_bytes(const struct merge_table *table)
 {
-    return table->keys != NULL
-               ? ((uint64_t)table->mask + 1) * (sizeof *table->keys + sizeof *table->merged)
-               : 0;
+    return table->keys ? ((uint64_t)table->mask + 1) * (sizeof *table->keys + sizeof *table->merged)
+                       : 0;
 }
 
 /* ---- The loop. ---- */
@@ -181,7 +180,7 @@ bool merger_reserve(struct merger *merger, size_t length)
     merger_deinit(merger);
     merger->symbols = malloc(capacity * sizeof *merger->symbols);
     merger->heap = malloc(2 * capacity * sizeof *merger->heap);
-    if (merger->symbols == NULL || merger->heap == NULL) {
+    if (!merger->symbols || !merger->heap) {
         merger_deinit(merger);
         return false;
     }
@@ -249,7 +248,7 @@ static uint64_t heap_pop(uint64_t *heap, size_t *count)
     size_t at = 0;
     for (size_t child = 1; child < *count; child = 2 * at + 1) {
         if (child + 1 < *count && heap[child + 1] < heap[child])
-            ++child;
+            child++;
         if (heap[child] >= last)
             break;
         heap[at] = heap[child];

@@ -197,11 +197,10 @@ const char *pretokenizer_name(uint32_t index)
 
 static const struct definition *find_definition(const char *name, size_t name_length)
 {
-    for (size_t i = 0; i < DEFINITION_COUNT; ++i) {
+    for (size_t i = 0; i < DEFINITION_COUNT; i++)
         if (strlen(definitions[i].name) == name_length &&
             memcmp(definitions[i].name, name, name_length) == 0)
             return &definitions[i];
-    }
     return NULL;
 }
 
@@ -210,16 +209,16 @@ enum status pretokenizer_create(const char *name, size_t name_length, struct pre
 {
     *out = NULL;
     const struct definition *definition = find_definition(name, name_length);
-    if (definition == NULL)
+    if (!definition)
         return error_set(error, STATUS_UNSUPPORTED, NULL,
                          "the model's pre-tokenizer '%.*s' (key 'tokenizer.ggml.pre') is not one "
                          "that this server knows",
                          (int)min_u64(name_length, 48), name);
     struct pretokenizer *pretokenizer = calloc(1, sizeof *pretokenizer);
-    if (pretokenizer == NULL)
+    if (!pretokenizer)
         return error_set(error, STATUS_IO, NULL, "no memory for the pre-tokenizer");
     pretokenizer->definition = definition;
-    for (unsigned i = 0; i < STEPS_MAX && definition->steps[i] != NULL; ++i) {
+    for (unsigned i = 0; i < STEPS_MAX && definition->steps[i]; i++) {
         int code = 0;
         PCRE2_SIZE offset = 0;
         const char *step = definition->steps[i];
@@ -227,7 +226,7 @@ enum status pretokenizer_create(const char *name, size_t name_length, struct pre
         pretokenizer->steps[i] = pcre2_compile(
             (PCRE2_SPTR)(bytes ? step + 1 : step), PCRE2_ZERO_TERMINATED,
             bytes ? 0 : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, NULL);
-        if (pretokenizer->steps[i] == NULL) {
+        if (!pretokenizer->steps[i]) {
             PCRE2_UCHAR message[128] = "";
             pcre2_get_error_message(code, message, sizeof message);
             pretokenizer_destroy(pretokenizer);
@@ -244,9 +243,9 @@ enum status pretokenizer_create(const char *name, size_t name_length, struct pre
 
 void pretokenizer_destroy(struct pretokenizer *pretokenizer)
 {
-    if (pretokenizer == NULL)
+    if (!pretokenizer)
         return;
-    for (unsigned i = 0; i < pretokenizer->step_count; ++i)
+    for (unsigned i = 0; i < pretokenizer->step_count; i++)
         pcre2_code_free(pretokenizer->steps[i]);
     free(pretokenizer);
 }
@@ -254,7 +253,7 @@ void pretokenizer_destroy(struct pretokenizer *pretokenizer)
 uint64_t pretokenizer_memory_bytes(const struct pretokenizer *pretokenizer)
 {
     uint64_t bytes = sizeof *pretokenizer;
-    for (unsigned i = 0; i < pretokenizer->step_count; ++i) {
+    for (unsigned i = 0; i < pretokenizer->step_count; i++) {
         size_t size = 0;
         if (pcre2_pattern_info(pretokenizer->steps[i], PCRE2_INFO_SIZE, &size) == 0)
             bytes += size;
@@ -277,13 +276,13 @@ bool pretokenizer_adds_bos(const struct pretokenizer *pretokenizer)
 struct pretokenizer_scratch *pretokenizer_scratch_create(void)
 {
     struct pretokenizer_scratch *scratch = calloc(1, sizeof *scratch);
-    if (scratch == NULL)
+    if (!scratch)
         return NULL;
     /* Only the whole match is asked for; the steps nest, but each reads its result at once. */
     scratch->match = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
     scratch->stack = pcre2_jit_stack_create((size_t)32 << 10, JIT_STACK_MAX, NULL);
-    if (scratch->match == NULL || scratch->context == NULL || scratch->stack == NULL) {
+    if (!scratch->match || !scratch->context || !scratch->stack) {
         pretokenizer_scratch_destroy(scratch);
         return NULL;
     }
@@ -295,7 +294,7 @@ struct pretokenizer_scratch *pretokenizer_scratch_create(void)
 
 void pretokenizer_scratch_destroy(struct pretokenizer_scratch *scratch)
 {
-    if (scratch == NULL)
+    if (!scratch)
         return;
     pcre2_match_data_free(scratch->match);
     pcre2_match_context_free(scratch->context);
@@ -333,11 +332,8 @@ static enum status split_by(const struct split *split, unsigned step, const char
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(split->scratch->match);
         size_t begin = span[0], end = span[1];
         CHECK(begin >= from && end > begin && end <= length);
-        enum status status = split_by(split, step + 1, text + from, begin - from);
-        if (status == STATUS_OK)
-            status = split_by(split, step + 1, text + begin, end - begin);
-        if (status != STATUS_OK)
-            return status;
+        TRY(split_by(split, step + 1, text + from, begin - from));
+        TRY(split_by(split, step + 1, text + begin, end - begin));
         from = end;
     }
     return split_by(split, step + 1, text + from, length - from);

@@ -13,7 +13,7 @@
 void stop_matcher_init(struct stop_matcher *matcher, const char *const *stops,
                        const size_t *lengths, unsigned count)
 {
-    for (unsigned i = 0; i < count; ++i)
+    for (unsigned i = 0; i < count; i++)
         CHECK(lengths[i] > 0);
     *matcher = (struct stop_matcher){.stops = stops, .lengths = lengths, .count = count};
     buffer_init(&matcher->held, 0);
@@ -30,10 +30,10 @@ static bool find_stop(const struct stop_matcher *matcher, const char *text, size
                       size_t *at, unsigned *index)
 {
     size_t best_end = SIZE_MAX;
-    for (unsigned i = 0; i < matcher->count; ++i) {
+    for (unsigned i = 0; i < matcher->count; i++) {
         size_t size = matcher->lengths[i];
         const char *found = size <= length ? memmem(text, length, matcher->stops[i], size) : NULL;
-        if (found == NULL)
+        if (!found)
             continue;
         size_t begin = (size_t)(found - text);
         if (begin + size > best_end || (begin + size == best_end && begin >= *at))
@@ -48,7 +48,7 @@ static bool find_stop(const struct stop_matcher *matcher, const char *text, size
 /* Whether `text` is a proper prefix of some stop. */
 static bool starts_stop(const struct stop_matcher *matcher, const char *text, size_t length)
 {
-    for (unsigned i = 0; i < matcher->count; ++i)
+    for (unsigned i = 0; i < matcher->count; i++)
         if (matcher->lengths[i] > length && memcmp(matcher->stops[i], text, length) == 0)
             return true;
     return false;
@@ -58,7 +58,7 @@ static bool starts_stop(const struct stop_matcher *matcher, const char *text, si
 static size_t open_suffix(const struct stop_matcher *matcher, const char *text, size_t length)
 {
     size_t longest = 0;
-    for (unsigned i = 0; i < matcher->count; ++i)
+    for (unsigned i = 0; i < matcher->count; i++)
         if (matcher->lengths[i] > longest)
             longest = matcher->lengths[i];
     size_t suffix = longest > 0 && longest - 1 < length ? longest - 1 : length;

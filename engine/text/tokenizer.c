@@ -63,9 +63,7 @@ static enum status load_id(const struct gguf *gguf, const struct tokenizer *toke
     if (!gguf_has(gguf, key))
         return STATUS_OK;
     uint32_t id = 0;
-    enum status status = gguf_get_u32(gguf, key, &id, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(gguf_get_u32(gguf, key, &id, error));
     if (id >= tokenizer->vocabulary.count)
         return error_set(error, STATUS_INVALID, NULL,
                          "key '%s' is %" PRIu32 ", the vocabulary has %" PRIu32 " tokens", key, id,
@@ -92,7 +90,7 @@ static void add_end(struct tokenizer *tokenizer, uint32_t token)
 static uint32_t find_control(const struct tokenizer *tokenizer, const char *text)
 {
     size_t wanted = strlen(text);
-    for (uint32_t i = 0; i < tokenizer->control_count; ++i) {
+    for (uint32_t i = 0; i < tokenizer->control_count; i++) {
         size_t length;
         const char *found =
             vocabulary_text(&tokenizer->vocabulary, tokenizer->controls[i], &length);
@@ -132,7 +130,7 @@ static void find_ends(struct tokenizer *tokenizer)
     /* In harmony's format <|end|> only closes a message; <|return|> and <|call|> end the turn. */
     bool harmony = find_control(tokenizer, "<|return|>") != TOKEN_NONE &&
                    find_control(tokenizer, "<|call|>") != TOKEN_NONE;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; ++i)
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (!harmony || strcmp(texts[i], "<|end|>") != 0)
             add_end(tokenizer, find_control(tokenizer, texts[i]));
 }
@@ -152,11 +150,8 @@ static enum status load_ids(const struct gguf *gguf, struct tokenizer *tokenizer
         {"tokenizer.ggml.eom_token_id", &eom},
         {"tokenizer.ggml.padding_token_id", &padding}, /* only checked */
     };
-    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; ++i) {
-        enum status status = load_id(gguf, tokenizer, ids[i].key, ids[i].out, error);
-        if (status != STATUS_OK)
-            return status;
-    }
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
+        TRY(load_id(gguf, tokenizer, ids[i].key, ids[i].out, error));
     add_end(tokenizer, tokenizer->eos);
     add_end(tokenizer, eot);
     add_end(tokenizer, eom);
@@ -196,17 +191,17 @@ static enum status load_specials(struct tokenizer *tokenizer, struct error *erro
 {
     struct vocabulary *vocabulary = &tokenizer->vocabulary;
     uint32_t special_count = 0;
-    for (uint32_t i = 0; i < vocabulary->count; ++i) {
+    for (uint32_t i = 0; i < vocabulary->count; i++) {
         uint8_t type = vocabulary->types[i];
         tokenizer->control_count += type_is_control(type) ? 1 : 0;
         special_count += type_is_control(type) || type == TOKEN_USER_DEFINED ? 1 : 0;
     }
     tokenizer->controls = malloc((tokenizer->control_count + 1) * sizeof(uint32_t));
     tokenizer->specials = malloc((special_count + 1) * sizeof(uint32_t));
-    if (tokenizer->controls == NULL || tokenizer->specials == NULL)
+    if (!tokenizer->controls || !tokenizer->specials)
         return error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     uint32_t control = 0, special = 0;
-    for (uint32_t i = 0; i < vocabulary->count; ++i) {
+    for (uint32_t i = 0; i < vocabulary->count; i++) {
         uint8_t type = vocabulary->types[i];
         if (type_is_control(type))
             tokenizer->controls[control++] = i;
@@ -216,14 +211,14 @@ static enum status load_specials(struct tokenizer *tokenizer, struct error *erro
     }
     qsort_r(tokenizer->specials, special, sizeof(uint32_t), compare_specials, vocabulary);
     uint32_t at = 0;
-    for (unsigned byte = 0; byte < 256; ++byte) {
+    for (unsigned byte = 0; byte < 256; byte++) {
         tokenizer->special_begin[byte] = at;
         while (at < special) {
             size_t length;
             const char *text = vocabulary_text(vocabulary, tokenizer->specials[at], &length);
             if ((uint8_t)text[0] != byte)
                 break;
-            ++at;
+            at++;
         }
     }
     tokenizer->special_begin[256] = at;
@@ -240,18 +235,15 @@ static enum status load_byte_level(const struct gguf *gguf, struct tokenizer *to
         return error_set(error, STATUS_UNSUPPORTED, NULL,
                          "the model file does not name its pre-tokenizer (key "
                          "'tokenizer.ggml.pre'): convert it again");
-    if (status == STATUS_OK)
-        status = pretokenizer_create(name.text, name.length, &tokenizer->pretokenizer, error);
-    if (status == STATUS_OK)
-        status = vocabulary_load(gguf, CODING_BYTE_LEVEL, &tokenizer->vocabulary, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(status);
+    TRY(pretokenizer_create(name.text, name.length, &tokenizer->pretokenizer, error));
+    TRY(vocabulary_load(gguf, CODING_BYTE_LEVEL, &tokenizer->vocabulary, error));
     struct token_index texts = {0};
     status = token_index_texts(&tokenizer->vocabulary, &texts, error);
     if (status == STATUS_OK)
         status = merge_table_load(gguf, &tokenizer->vocabulary, &texts, &tokenizer->merges, error);
     bool any = false;
-    for (unsigned byte = 0; byte < 256 && status == STATUS_OK; ++byte) {
+    for (unsigned byte = 0; byte < 256 && status == STATUS_OK; byte++) {
         char text[4];
         int length = byte_level_text(byte, text);
         uint32_t token = token_index_find(&texts, &tokenizer->vocabulary, text, (size_t)length);
@@ -291,17 +283,16 @@ static enum status load_scores(const struct gguf *gguf, struct tokenizer *tokeni
     float *scores = malloc(count * sizeof *scores);
     tokenizer->score_keys = malloc(count * sizeof *tokenizer->score_keys);
     enum status status = STATUS_OK;
-    if (scores == NULL || tokenizer->score_keys == NULL)
+    if (!scores || !tokenizer->score_keys)
         status = error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     if (status == STATUS_OK)
         status = gguf_array_get_f32(gguf, key, scores, count, error);
-    for (uint32_t i = 0; i < count && status == STATUS_OK; ++i) {
+    for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
         if (!isfinite(scores[i]))
             status = error_set(error, STATUS_INVALID, NULL,
                                "key '%s': the score of token %" PRIu32 " is not a number", key, i);
         else
             tokenizer->score_keys[i] = score_key(scores[i]);
-    }
     free(scores);
     return status;
 }
@@ -312,7 +303,7 @@ static enum status load_byte_tokens(struct tokenizer *tokenizer, struct error *e
     const struct vocabulary *vocabulary = &tokenizer->vocabulary;
     memset(tokenizer->byte_tokens, 0xff, sizeof tokenizer->byte_tokens);
     bool any = false;
-    for (uint32_t i = 0; i < vocabulary->count; ++i) {
+    for (uint32_t i = 0; i < vocabulary->count; i++) {
         if (vocabulary->types[i] != TOKEN_BYTE)
             continue;
         size_t length;
@@ -326,7 +317,7 @@ static enum status load_byte_tokens(struct tokenizer *tokenizer, struct error *e
         tokenizer->byte_tokens[byte] = i;
         any = true;
     }
-    for (unsigned byte = 0; byte < 256 && any; ++byte)
+    for (unsigned byte = 0; byte < 256 && any; byte++)
         if (tokenizer->byte_tokens[byte] == TOKEN_NONE)
             return error_set(error, STATUS_INVALID, NULL,
                              "key 'tokenizer.ggml.tokens': byte token <0x%02X> is missing", byte);
@@ -337,12 +328,12 @@ static enum status load_byte_tokens(struct tokenizer *tokenizer, struct error *e
  */
 static bool vocabulary_keeps_words_apart(const struct vocabulary *vocabulary)
 {
-    for (uint32_t i = 0; i < vocabulary->count; ++i) {
+    for (uint32_t i = 0; i < vocabulary->count; i++) {
         size_t length;
         const char *piece = vocabulary_piece(vocabulary, i, &length);
         if (vocabulary->types[i] != TOKEN_NORMAL)
             continue;
-        for (size_t at = 1; at < length; ++at)
+        for (size_t at = 1; at < length; at++)
             if (piece[at] == ' ' && piece[at - 1] != ' ')
                 return false;
     }
@@ -363,10 +354,8 @@ static enum status load_sentencepiece(const struct gguf *gguf, struct tokenizer 
                              "one that this server knows for SentencePiece vocabularies",
                              SHOW(name.length), name.text);
     }
-    if (status == STATUS_OK)
-        status = vocabulary_load(gguf, CODING_SPACE_MARK, &tokenizer->vocabulary, error);
-    if (status != STATUS_OK)
-        return status;
+    TRY(status);
+    TRY(vocabulary_load(gguf, CODING_SPACE_MARK, &tokenizer->vocabulary, error));
     struct token_index texts = {0}; /* only to refuse texts that are there twice */
     status = token_index_texts(&tokenizer->vocabulary, &texts, error);
     token_index_deinit(&texts);
@@ -396,7 +385,7 @@ static enum status load_space_rule(const struct gguf *gguf, struct tokenizer *to
         return STATUS_OK;
     enum status status = gguf_get_string(gguf, "general.architecture", &name, error);
     tokenizer->swallows_space = status == STATUS_OK && string_is(name, "phi3");
-    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; ++i)
+    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)
         tokenizer->leaves_space[i] = find_control(tokenizer, leaving[i]);
     return status;
 }
@@ -437,7 +426,7 @@ enum status tokenizer_create(const struct gguf *gguf, struct tokenizer **out, st
 {
     *out = NULL;
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
-    if (tokenizer == NULL)
+    if (!tokenizer)
         return error_set(error, STATUS_IO, NULL, "no memory for the tokenizer");
     enum status status = load_all(gguf, tokenizer, error);
     if (status != STATUS_OK) {
@@ -450,7 +439,7 @@ enum status tokenizer_create(const struct gguf *gguf, struct tokenizer **out, st
 
 void tokenizer_destroy(struct tokenizer *tokenizer)
 {
-    if (tokenizer == NULL)
+    if (!tokenizer)
         return;
     vocabulary_deinit(&tokenizer->vocabulary);
     pretokenizer_destroy(tokenizer->pretokenizer);
@@ -467,9 +456,9 @@ uint64_t tokenizer_memory_bytes(const struct tokenizer *tokenizer)
     uint64_t bytes = sizeof *tokenizer + vocabulary_memory_bytes(&tokenizer->vocabulary) +
                      merge_table_memory_bytes(&tokenizer->merges) +
                      token_index_memory_bytes(&tokenizer->pieces);
-    if (tokenizer->pretokenizer != NULL)
+    if (tokenizer->pretokenizer)
         bytes += pretokenizer_memory_bytes(tokenizer->pretokenizer);
-    if (tokenizer->score_keys != NULL)
+    if (tokenizer->score_keys)
         bytes += tokenizer->vocabulary.count * sizeof *tokenizer->score_keys;
     return bytes +
            (tokenizer->special_begin[256] + 1 + tokenizer->control_count + 1) * sizeof(uint32_t);
@@ -506,7 +495,7 @@ static void note_work(struct encoder *encoder, size_t bytes)
     if (encoder->unyielded_bytes < TOKENIZER_YIELD_BYTES)
         return;
     encoder->unyielded_bytes = 0;
-    if (encoder->yield != NULL)
+    if (encoder->yield)
         encoder->yield->call(encoder->yield->arg);
 }
 
@@ -518,7 +507,7 @@ static enum status no_memory(struct error *error)
 static enum status sink_push(struct sink *sink, uint32_t token, struct error *error)
 {
     if (sink->count >= sink->limit) {
-        ++sink->count;
+        sink->count++;
         return error_set_code(error, STATUS_TOO_LARGE, "context_length_exceeded", NULL,
                               "the text has more tokens than the limit of %zu", sink->limit);
     }
@@ -527,7 +516,7 @@ static enum status sink_push(struct sink *sink, uint32_t token, struct error *er
         if (capacity > sink->limit)
             capacity = sink->limit;
         uint32_t *tokens = realloc(sink->tokens, capacity * sizeof *tokens);
-        if (tokens == NULL)
+        if (!tokens)
             return no_memory(error);
         sink->tokens = tokens;
         sink->capacity = capacity;
@@ -573,7 +562,7 @@ static enum status encode_ranked(struct encoder *encoder, const char *bytes, uin
         return no_memory(encoder->error);
     struct merge_symbol *symbols = encoder->merger.symbols;
     uint32_t first = length, last = TOKEN_NONE;
-    for (uint32_t i = 0; i < length; ++i) {
+    for (uint32_t i = 0; i < length; i++) {
         uint32_t token = tokenizer->byte_tokens[(uint8_t)bytes[i]];
         if (token == TOKEN_NONE)
             continue;
@@ -585,11 +574,8 @@ static enum status encode_ranked(struct encoder *encoder, const char *bytes, uin
         last = i;
     }
     merger_run(&encoder->merger, bytes, first, length);
-    for (uint32_t i = first; i < length; i = symbols[i].next) {
-        enum status status = sink_push(&encoder->sink, symbols[i].token, encoder->error);
-        if (status != STATUS_OK)
-            return status;
-    }
+    for (uint32_t i = first; i < length; i = symbols[i].next)
+        TRY(sink_push(&encoder->sink, symbols[i].token, encoder->error));
     return STATUS_OK;
 }
 
@@ -598,7 +584,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
     struct encoder *encoder = arg;
     const struct tokenizer *tokenizer = encoder->tokenizer;
     note_work(encoder, min_u64(length, MERGE_PIECE_MAX));
-    if (tokenizer->pieces.slots != NULL && length <= tokenizer->vocabulary.longest_piece) {
+    if (tokenizer->pieces.slots && length <= tokenizer->vocabulary.longest_piece) {
         uint32_t token =
             token_index_find(&tokenizer->pieces, &tokenizer->vocabulary, bytes, length);
         if (token != TOKEN_NONE)
@@ -606,9 +592,7 @@ static enum status encode_piece(void *arg, const char *bytes, size_t length, str
     }
     while (length > 0) {
         size_t part = cut_length(bytes, length);
-        enum status status = encode_ranked(encoder, bytes, (uint32_t)part);
-        if (status != STATUS_OK)
-            return status;
+        TRY(encode_ranked(encoder, bytes, (uint32_t)part));
         bytes += part;
         length -= part;
         note_work(encoder, min_u64(length, MERGE_PIECE_MAX));
@@ -624,12 +608,8 @@ static enum status push_unknown(struct encoder *encoder, const char *bytes, uint
         return tokenizer->unknown == TOKEN_NONE
                    ? STATUS_OK
                    : sink_push(&encoder->sink, tokenizer->unknown, encoder->error);
-    for (uint32_t i = 0; i < length; ++i) {
-        enum status status =
-            sink_push(&encoder->sink, tokenizer->byte_tokens[(uint8_t)bytes[i]], encoder->error);
-        if (status != STATUS_OK)
-            return status;
-    }
+    for (uint32_t i = 0; i < length; i++)
+        TRY(sink_push(&encoder->sink, tokenizer->byte_tokens[(uint8_t)bytes[i]], encoder->error));
     return STATUS_OK;
 }
 
@@ -668,14 +648,11 @@ static enum status encode_words(struct encoder *encoder, const char *bytes, size
     while (length > 0) {
         size_t part = cut_length(bytes, length);
         if (encoder->tokenizer->words_apart) {
-            for (size_t i = 1; i < part; ++i) {
+            for (size_t i = 1; i < part; i++)
                 if (bytes[i] == ' ' && bytes[i - 1] != ' ')
                     part = i;
-            }
         }
-        enum status status = encode_scored(encoder, bytes, (uint32_t)part);
-        if (status != STATUS_OK)
-            return status;
+        TRY(encode_scored(encoder, bytes, (uint32_t)part));
         bytes += part;
         length -= part;
     }
@@ -691,8 +668,8 @@ static enum status rewrite(struct encoder *encoder, const char **text, size_t *l
     if (needed > encoder->rewritten_capacity) {
         free(encoder->rewritten);
         encoder->rewritten = malloc(needed);
-        encoder->rewritten_capacity = encoder->rewritten != NULL ? needed : 0;
-        if (encoder->rewritten == NULL)
+        encoder->rewritten_capacity = encoder->rewritten ? needed : 0;
+        if (!encoder->rewritten)
             return no_memory(encoder->error);
     }
     char *out = encoder->rewritten;
@@ -733,11 +710,8 @@ static enum status encode_ordinary(struct encoder *encoder, const char *text, si
     bool space_in_front = scored && tokenizer->adds_space_prefix && after_special;
     bool marks = scored && contains(text, length, space_mark, 3);
     if (space_in_front || marks ||
-        contains(text, length, encoder->sentinel, encoder->sentinel_length)) {
-        enum status status = rewrite(encoder, &text, &length, marks, space_in_front);
-        if (status != STATUS_OK)
-            return status;
-    }
+        contains(text, length, encoder->sentinel, encoder->sentinel_length))
+        TRY(rewrite(encoder, &text, &length, marks, space_in_front));
     if (scored)
         return encode_words(encoder, text, length);
     return pretokenizer_split(tokenizer->pretokenizer, encoder->scratch, text, length, encode_piece,
@@ -770,7 +744,7 @@ static uint32_t find_special(const struct tokenizer *tokenizer, unsigned flags, 
     uint32_t best = TOKEN_NONE;
     uint32_t low = tokenizer->special_begin[(uint8_t)text[0]];
     uint32_t high = tokenizer->special_begin[(uint8_t)text[0] + 1];
-    for (size_t depth = 1; low < high; ++depth) {
+    for (size_t depth = 1; low < high; depth++) {
         uint32_t token = tokenizer->specials[low];
         if (tokenizer->vocabulary.tokens[token].text_length == depth) {
             if ((flags & TOKENIZER_PARSE_SPECIAL) != 0 ||
@@ -778,7 +752,7 @@ static uint32_t find_special(const struct tokenizer *tokenizer, unsigned flags, 
                 best = token;
                 *matched = depth;
             }
-            ++low;
+            low++;
         }
         if (depth == length)
             break;
@@ -829,14 +803,11 @@ static enum status encode_text(struct encoder *encoder, const char *text, size_t
         }
         uint32_t token = find_special(encoder->tokenizer, flags, text + i, length - i, &matched);
         if (token == TOKEN_NONE) {
-            ++i;
+            i++;
             continue;
         }
-        enum status status = encode_ordinary(encoder, text + begin, i - begin, after_special);
-        if (status == STATUS_OK)
-            status = sink_push(&encoder->sink, token, encoder->error);
-        if (status != STATUS_OK)
-            return status;
+        TRY(encode_ordinary(encoder, text + begin, i - begin, after_special));
+        TRY(sink_push(&encoder->sink, token, encoder->error));
         after_special = true;
         i += matched;
         i += swallowed(encoder->tokenizer, token, text + i, length - i);
@@ -898,16 +869,16 @@ enum status tokenizer_encode_yielding(const struct tokenizer *tokenizer, const c
         merger_init(&encoder.merger, find_scored, tokenizer);
     encoder.scratch = ranked ? pretokenizer_scratch_create() : NULL;
     enum status status = STATUS_OK;
-    if (ranked && encoder.scratch == NULL)
+    if (ranked && !encoder.scratch)
         status = no_memory(error);
     if (status == STATUS_OK)
         status = encode_all(&encoder, text, length, flags);
     pretokenizer_scratch_destroy(encoder.scratch);
     merger_deinit(&encoder.merger);
     free(encoder.rewritten);
-    if (status == STATUS_OK && encoder.sink.tokens == NULL) {
+    if (status == STATUS_OK && !encoder.sink.tokens) {
         encoder.sink.tokens = malloc(sizeof *encoder.sink.tokens);
-        if (encoder.sink.tokens == NULL)
+        if (!encoder.sink.tokens)
             status = no_memory(error);
     }
     *count = encoder.sink.count;
@@ -951,7 +922,7 @@ bool tokenizer_is_user_defined(const struct tokenizer *tokenizer, uint32_t token
 
 bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t token)
 {
-    for (uint32_t i = 0; i < tokenizer->end_count; ++i)
+    for (uint32_t i = 0; i < tokenizer->end_count; i++)
         if (tokenizer->ends[i] == token)
             return true;
     return false;

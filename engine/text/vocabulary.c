@@ -27,7 +27,7 @@ int byte_token_value(const char *text, size_t length)
     if (length != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
         return -1;
     int value = 0;
-    for (int i = 3; i < 5; ++i) {
+    for (int i = 3; i < 5; i++) {
         char digit = text[i];
         if (digit >= '0' && digit <= '9')
             value = value * 16 + (digit - '0');
@@ -49,10 +49,10 @@ static bool byte_is_printable(unsigned byte)
 /* map[c] is the byte that code point c < 0x144 stands for, or -1. */
 static void byte_level_map(int16_t map[static 0x144])
 {
-    for (unsigned c = 0; c < 0x144; ++c)
+    for (unsigned c = 0; c < 0x144; c++)
         map[c] = c < 0x100 && byte_is_printable(c) ? (int16_t)c : -1;
     unsigned next = 0x100;
-    for (unsigned byte = 0; byte < 0x100; ++byte)
+    for (unsigned byte = 0; byte < 0x100; byte++)
         if (!byte_is_printable(byte))
             map[next++] = (int16_t)byte;
     CHECK(next == 0x144);
@@ -64,9 +64,9 @@ int byte_level_text(unsigned byte, char out[static 4])
     if (byte_is_printable(byte))
         return utf8_encode(byte, out);
     uint32_t code_point = 0x100;
-    for (unsigned before = 0; before < byte; ++before)
+    for (unsigned before = 0; before < byte; before++)
         if (!byte_is_printable(before))
-            ++code_point;
+            code_point++;
     return utf8_encode(code_point, out);
 }
 
@@ -110,7 +110,7 @@ static enum status load_texts(const struct gguf *gguf, struct vocabulary *vocabu
 {
     uint64_t cursor = 0, total = 0;
     struct gguf_string text;
-    for (uint32_t token = 0; gguf_array_next_string(gguf, KEY_TOKENS, &cursor, &text); ++token) {
+    for (uint32_t token = 0; gguf_array_next_string(gguf, KEY_TOKENS, &cursor, &text); token++) {
         if (text.length > UINT16_MAX)
             return error_set(error, STATUS_INVALID, NULL,
                              "key '" KEY_TOKENS "': token %" PRIu32 " is %zu bytes long", token,
@@ -120,11 +120,11 @@ static enum status load_texts(const struct gguf *gguf, struct vocabulary *vocabu
     if (total > UINT32_MAX / 2)
         return error_set(error, STATUS_INVALID, NULL, "key '" KEY_TOKENS "' is too large");
     vocabulary->arena = malloc(2 * total + 1);
-    if (vocabulary->arena == NULL)
+    if (!vocabulary->arena)
         return error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     cursor = 0;
     size_t used = 0;
-    for (uint32_t token = 0; gguf_array_next_string(gguf, KEY_TOKENS, &cursor, &text); ++token) {
+    for (uint32_t token = 0; gguf_array_next_string(gguf, KEY_TOKENS, &cursor, &text); token++) {
         if (text.length > 0)
             memcpy(vocabulary->arena + used, text.text, text.length);
         struct token_text *entry = &vocabulary->tokens[token];
@@ -143,17 +143,16 @@ static enum status load_types(const struct gguf *gguf, struct vocabulary *vocabu
     if (!gguf_has(gguf, KEY_TYPES))
         return STATUS_OK;
     int32_t *types = malloc(vocabulary->count * sizeof *types);
-    if (types == NULL)
+    if (!types)
         return error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     enum status status = gguf_array_get_i32(gguf, KEY_TYPES, types, vocabulary->count, error);
-    for (uint32_t i = 0; i < vocabulary->count && status == STATUS_OK; ++i) {
+    for (uint32_t i = 0; i < vocabulary->count && status == STATUS_OK; i++)
         if (types[i] < 0 || types[i] > TOKEN_BYTE)
             status = error_set(error, STATUS_INVALID, NULL,
                                "key '" KEY_TYPES "': token %" PRIu32 " has unknown type %" PRId32,
                                i, types[i]);
         else if (types[i] != 0) /* 0 is "undefined": ordinary text */
             vocabulary->types[i] = (uint8_t)types[i];
-    }
     free(types);
     return status;
 }
@@ -207,16 +206,14 @@ static enum status decode_pieces(enum vocabulary_coding coding, struct vocabular
 {
     int16_t map[0x144];
     byte_level_map(map);
-    for (uint32_t token = 0; token < vocabulary->count; ++token) {
-        enum status status = decode_piece(map, coding, vocabulary, token, error);
-        if (status != STATUS_OK)
-            return status;
+    for (uint32_t token = 0; token < vocabulary->count; token++) {
+        TRY(decode_piece(map, coding, vocabulary, token, error));
         if (vocabulary->types[token] == TOKEN_NORMAL &&
             vocabulary->tokens[token].piece_length > vocabulary->longest_piece)
             vocabulary->longest_piece = vocabulary->tokens[token].piece_length;
     }
     char *arena = realloc(vocabulary->arena, vocabulary->arena_bytes + 1);
-    if (arena != NULL)
+    if (arena)
         vocabulary->arena = arena;
     return STATUS_OK;
 }
@@ -243,7 +240,7 @@ enum status vocabulary_load(const struct gguf *gguf, enum vocabulary_coding codi
     out->count = (uint32_t)count;
     out->tokens = calloc(count, sizeof *out->tokens);
     out->types = malloc(count);
-    if (out->tokens == NULL || out->types == NULL)
+    if (!out->tokens || !out->types)
         status = error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     if (status == STATUS_OK)
         status = load_texts(gguf, out, error);
@@ -323,7 +320,7 @@ static enum status index_init(const struct vocabulary *vocabulary, bool pieces,
     out->mask = capacity - 1;
     out->pieces = pieces;
     out->slots = malloc(capacity * sizeof *out->slots);
-    if (out->slots == NULL)
+    if (!out->slots)
         return error_set(error, STATUS_IO, NULL, "no memory for the vocabulary");
     memset(out->slots, 0xff, capacity * sizeof *out->slots);
     return STATUS_OK;
@@ -333,7 +330,7 @@ enum status token_index_texts(const struct vocabulary *vocabulary, struct token_
                               struct error *error)
 {
     enum status status = index_init(vocabulary, false, out, error);
-    for (uint32_t token = 0; token < vocabulary->count && status == STATUS_OK; ++token) {
+    for (uint32_t token = 0; token < vocabulary->count && status == STATUS_OK; token++) {
         size_t length;
         const char *text = vocabulary_text(vocabulary, token, &length);
         if (length == 0)
@@ -356,7 +353,7 @@ enum status token_index_pieces(const struct vocabulary *vocabulary, struct token
                                struct error *error)
 {
     enum status status = index_init(vocabulary, true, out, error);
-    for (uint32_t token = 0; token < vocabulary->count && status == STATUS_OK; ++token) {
+    for (uint32_t token = 0; token < vocabulary->count && status == STATUS_OK; token++) {
         size_t length;
         const char *piece = vocabulary_piece(vocabulary, token, &length);
         uint8_t type = vocabulary->types[token];
@@ -377,7 +374,7 @@ void token_index_deinit(struct token_index *index)
 
 uint64_t token_index_memory_bytes(const struct token_index *index)
 {
-    return index->slots != NULL ? ((uint64_t)index->mask + 1) * sizeof *index->slots : 0;
+    return index->slots ? ((uint64_t)index->mask + 1) * sizeof *index->slots : 0;
 }
 
 uint32_t token_index_find(const struct token_index *index, const struct vocabulary *vocabulary,

@@ -42,7 +42,7 @@ static inline float random_float(void) /* about normal, within ±3.5 */
 static inline void *allocate(uint64_t bytes)
 {
     void *data = aligned_alloc(64, (bytes + 127) / 64 * 64);
-    CHECK(data != NULL);
+    CHECK(data);
     memset(data, 0xA5, (bytes + 127) / 64 * 64);
     return data;
 }

@@ -26,7 +26,7 @@ void gguf_writer_deinit(struct gguf_writer *writer)
 
 void put_u32(struct buffer *out, uint32_t value)
 {
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; i++)
         buffer_append(out, &(uint8_t){(uint8_t)(value >> (8 * i))}, 1);
 }
 
@@ -96,21 +96,21 @@ void add_strings(struct gguf_writer *writer, const char *key, const char *const 
                  uint64_t count)
 {
     add_array(writer, key, GGUF_STRING, count);
-    for (uint64_t i = 0; i < count; ++i)
+    for (uint64_t i = 0; i < count; i++)
         put_string(&writer->keys, values[i]);
 }
 
 void add_i32s(struct gguf_writer *writer, const char *key, const int32_t *values, uint64_t count)
 {
     add_array(writer, key, GGUF_INT32, count);
-    for (uint64_t i = 0; i < count; ++i)
+    for (uint64_t i = 0; i < count; i++)
         put_u32(&writer->keys, (uint32_t)values[i]);
 }
 
 void add_f32s(struct gguf_writer *writer, const char *key, const float *values, uint64_t count)
 {
     add_array(writer, key, GGUF_FLOAT32, count);
-    for (uint64_t i = 0; i < count; ++i)
+    for (uint64_t i = 0; i < count; i++)
         put_f32(&writer->keys, values[i]);
 }
 
@@ -120,7 +120,7 @@ void add_tensor_record(struct gguf_writer *writer, const char *name, uint32_t fo
     writer->tensor_count++;
     put_string(&writer->tensors, name);
     put_u32(&writer->tensors, dim_count);
-    for (uint32_t i = 0; i < dim_count; ++i)
+    for (uint32_t i = 0; i < dim_count; i++)
         put_u64(&writer->tensors, dims[i]);
     put_u32(&writer->tensors, format);
     put_u64(&writer->tensors, offset);
@@ -140,7 +140,7 @@ void add_tensor(struct gguf_writer *writer, const char *name, uint32_t format,
         dim_count++;
     pad(&writer->data, writer->alignment);
     add_tensor_record(writer, name, format, dim_count, dims, writer->data.length);
-    for (uint64_t i = 0; i < bytes; ++i)
+    for (uint64_t i = 0; i < bytes; i++)
         buffer_append(&writer->data, &(uint8_t){(uint8_t)(i % 251)}, 1);
 }
 

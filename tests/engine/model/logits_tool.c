@@ -49,7 +49,7 @@ static void parse(struct tool *tool, int argc, char **argv)
                                             {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        uint32_t number = optarg != NULL ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
+        uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
         switch (option) {
         case 'b':
             tool->backend = optarg;
@@ -119,7 +119,7 @@ static void load(struct tool *tool)
 /* [groups][sequence_pages] */
 static void make_pages(const struct tool *tool, uint32_t *pages)
 {
-    for (uint32_t i = 0; i < tool->groups * tool->sequence_pages; ++i)
+    for (uint32_t i = 0; i < tool->groups * tool->sequence_pages; i++)
         pages[i] = 1 + i;
 }
 
@@ -129,7 +129,7 @@ static void run_greedy(struct tool *tool, const uint32_t *tokens, uint32_t count
                        const uint32_t *pages, float *logits)
 {
     uint32_t done = 0, token = 0;
-    for (uint32_t made = 0; made < tool->greedy; ++made) {
+    for (uint32_t made = 0; made < tool->greedy; made++) {
         uint32_t now = made == 0 ? count : 1, last;
         for (; now > 0; now -= last + 1, done += last + 1) {
             last = (now < tool->chunk ? now : tool->chunk) - 1;
@@ -141,7 +141,7 @@ static void run_greedy(struct tool *tool, const uint32_t *tokens, uint32_t count
         }
         tool->model->ops->logits(tool->model, 0, 1, logits);
         token = 0;
-        for (uint32_t i = 1; i < tool->model->vocabulary; ++i)
+        for (uint32_t i = 1; i < tool->model->vocabulary; i++)
             token = logits[i] > logits[token] ? i : token;
         printf("%u%c", token, made + 1 < tool->greedy ? ' ' : '\n');
     }
@@ -158,7 +158,7 @@ static void run_prompt(struct tool *tool, const uint32_t *tokens, uint32_t count
         uint32_t skipped =
             tool->last > 0 && count - first > tool->last ? count - first - tool->last : 0;
         uint32_t wanted = skipped < now ? now - skipped : 0;
-        for (uint32_t i = 0; i < wanted; ++i)
+        for (uint32_t i = 0; i < wanted; i++)
             rows[i] = skipped + i;
         struct batch batch = {now, tokens + first, 1, &sequence, wanted, rows};
         ops->forward(tool->model, &batch);
@@ -181,7 +181,7 @@ static void run_prompts(struct tool *tool)
     uint32_t *rows = calloc(tool->chunk, sizeof *rows);
     float *logits =
         calloc((size_t)tool->model->logits_rows_max * tool->model->vocabulary, sizeof *logits);
-    if (tokens == NULL || pages == NULL || rows == NULL || logits == NULL)
+    if (!tokens || !pages || !rows || !logits)
         exit(1);
     make_pages(tool, pages);
     while (getline(&line, &capacity, stdin) > 0) {

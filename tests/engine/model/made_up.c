@@ -53,7 +53,7 @@ static uint32_t next_random(struct writer *writer)
 static float next_value(struct writer *writer)
 {
     float sum = 0.0f;
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; i++)
         sum += (float)next_random(writer) / 2147483648.0f - 0.5f;
     return sum * 1.73f;
 }
@@ -62,7 +62,7 @@ static float next_value(struct writer *writer)
 
 static void add_u32(struct writer *writer, const char *key, uint32_t value)
 {
-    if (writer->spec->key != NULL && strcmp(key, writer->spec->key) == 0) {
+    if (writer->spec->key && strcmp(key, writer->spec->key) == 0) {
         if (writer->spec->drop_key)
             return;
         value = writer->spec->value;
@@ -84,7 +84,7 @@ static void add_family_f32(struct writer *writer, const char *key, float value)
 {
     char full[96];
     snprintf(full, sizeof full, "%s.%s", writer->spec->family, key);
-    if (writer->spec->key != NULL && strcmp(full, writer->spec->key) == 0)
+    if (writer->spec->key && strcmp(full, writer->spec->key) == 0)
         return;
     put_string(&writer->keys, full);
     put_u32(&writer->keys, TYPE_F32);
@@ -102,7 +102,7 @@ static void add_string(struct writer *writer, const char *key, const char *text)
 
 static bool is_replaced(const struct made_up *spec, const char *key)
 {
-    return spec->text_key != NULL && strcmp(spec->text_key, key) == 0;
+    return spec->text_key && strcmp(spec->text_key, key) == 0;
 }
 
 static bool is_family_key(const struct made_up *spec, const char *key)
@@ -112,7 +112,7 @@ static bool is_family_key(const struct made_up *spec, const char *key)
         "attention.head_count", "attention.head_count_kv", "context_length",
         "attention.key_length", "attention.value_length",  "attention.sliding_window"};
     size_t prefix = strlen(spec->family) + 1;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i)
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strlen(key) > prefix && strcmp(key + prefix, known[i]) == 0)
             return true;
     return false;
@@ -128,7 +128,7 @@ static void add_keys(struct writer *writer)
     const struct made_up *spec = writer->spec;
     if (!is_replaced(spec, "general.architecture"))
         add_string(writer, "general.architecture", spec->family);
-    if (spec->text_key != NULL)
+    if (spec->text_key)
         add_string(writer, spec->text_key, spec->text);
     add_family_u32(writer, "block_count", spec->layers);
     add_family_u32(writer, "embedding_length", spec->width);
@@ -147,7 +147,7 @@ static void add_keys(struct writer *writer)
         add_family_f32(writer, "attn_logit_softcapping", 50.0f);
         add_family_f32(writer, "final_logit_softcapping", 30.0f);
     }
-    if (spec->key != NULL && !spec->drop_key && !is_family_key(spec, spec->key))
+    if (spec->key && !spec->drop_key && !is_family_key(spec, spec->key))
         add_u32(writer, spec->key, spec->value);
 }
 
@@ -164,13 +164,13 @@ static void put_values(struct writer *writer, enum tensor_format format, uint64_
                        float spread)
 {
     struct buffer *data = &writer->data;
-    for (uint64_t i = 0; format == FORMAT_F32 && i < count; ++i) {
+    for (uint64_t i = 0; format == FORMAT_F32 && i < count; i++) {
         float value = mean + spread * next_value(writer);
         put(data, &value, sizeof value);
     }
-    for (uint64_t i = 0; format == FORMAT_F16 && i < count; ++i)
+    for (uint64_t i = 0; format == FORMAT_F16 && i < count; i++)
         put_half(data, mean + spread * next_value(writer));
-    for (uint64_t i = 0; format == FORMAT_BF16 && i < count; ++i) {
+    for (uint64_t i = 0; format == FORMAT_BF16 && i < count; i++) {
         float value = mean + spread * next_value(writer);
         put(data, (const char *)&value + 2, 2);
     }
@@ -179,12 +179,12 @@ static void put_values(struct writer *writer, enum tensor_format format, uint64_
         return;
     }
     CHECK(count % 32 == 0);
-    for (uint64_t block = 0; block < count / 32; ++block) {
+    for (uint64_t block = 0; block < count / 32; block++) {
         float scale = spread * (0.8f + 0.4f * (float)next_random(writer) / 2147483648.0f);
         put_half(data, format == FORMAT_Q8_0 ? scale / 74.0f : scale / 4.6f);
         if (format == FORMAT_Q4_1)
             put_half(data, -7.5f * scale / 4.6f);
-        for (int i = 0; i < (format == FORMAT_Q8_0 ? 32 : 16); ++i) {
+        for (int i = 0; i < (format == FORMAT_Q8_0 ? 32 : 16); i++) {
             uint8_t byte = (uint8_t)next_random(writer);
             put(data, &byte, 1);
         }
@@ -195,7 +195,7 @@ static void add_tensor(struct writer *writer, const char *name, enum tensor_form
                        uint32_t columns, uint32_t rows, float mean, float spread)
 {
     const struct made_up *spec = writer->spec;
-    if (spec->tensor != NULL && strcmp(name, spec->tensor) == 0) {
+    if (spec->tensor && strcmp(name, spec->tensor) == 0) {
         if (spec->drop_tensor)
             return;
         if (rows > 0)
@@ -280,13 +280,13 @@ static void add_tensors(struct writer *writer)
     const struct made_up *spec = writer->spec;
     add_tensor(writer, "token_embd.weight", spec->embedding_format, spec->width, spec->vocabulary,
                0.0f, 0.3f);
-    for (uint32_t layer = 0; layer < spec->layers; ++layer)
+    for (uint32_t layer = 0; layer < spec->layers; layer++)
         add_layer(writer, layer);
     add_tensor(writer, "output_norm.weight", FORMAT_F32, spec->width, 0, 1.0f, 0.1f);
     if (spec->separate_output)
         add_tensor(writer, "output.weight", spec->format, spec->width, spec->vocabulary, 0.0f,
                    0.3f);
-    if (spec->extra_tensor != NULL)
+    if (spec->extra_tensor)
         add_tensor(writer, spec->extra_tensor, FORMAT_F32, 8, 0, 1.5f, 0.1f);
 }
 

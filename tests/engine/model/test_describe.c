@@ -64,7 +64,7 @@ END_TEST
 START_TEST(test_families)
 {
     static const char *const families[] = {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"};
-    for (size_t i = 0; i < 6; ++i) {
+    for (size_t i = 0; i < 6; i++) {
         struct made_up spec = made_up_default(FORMAT_Q8_0);
         struct model_config config;
         struct error error;
@@ -91,7 +91,7 @@ static void check_groups(const struct model_details *details)
     ck_assert_uint_le(groups->count, KV_GROUPS_MAX);
     ck_assert_uint_eq(groups->window[0], 0);
     layer_groups_places(details, places);
-    for (uint32_t layer = 0; layer < config->layers; ++layer) {
+    for (uint32_t layer = 0; layer < config->layers; layer++) {
         struct kv_place place = places[layer];
         ck_assert_uint_lt(place.group, groups->count);
         ck_assert_uint_lt(place.layer, model.layers);
@@ -104,8 +104,8 @@ static void check_groups(const struct model_details *details)
     /* At most an eighth of the places of layers with a window is not used, none of the others. */
     uint32_t unused = groups->count * model.layers - config->layers;
     ck_assert_uint_le(unused * 8, config->window_layers);
-    for (uint32_t g = 0; g < groups->count; ++g)
-        for (uint32_t l = 0; groups->window[g] == 0 && l < model.layers; ++l)
+    for (uint32_t g = 0; g < groups->count; g++)
+        for (uint32_t l = 0; groups->window[g] == 0 && l < model.layers; l++)
             ck_assert(taken[g][l]);
 }
 
@@ -128,7 +128,7 @@ START_TEST(test_groups)
         {"gemma3", 5, 1, 5},   /* none sees all */
         {"gemma2", 1, 1, 1},   {"llama", 32, 1, 32},
     };
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; ++i) {
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         char path[64];
         struct gguf *gguf;
         struct error error;
@@ -174,7 +174,7 @@ START_TEST(test_numbers)
         {"llama.rope.dimension_count", 15},
         {"llama.rope.dimension_count", 32}, /* more than the head has */
     };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct made_up spec = made_up_default(FORMAT_F32);
         spec.key = wrong[i].key;
         spec.value = wrong[i].value;
@@ -189,7 +189,7 @@ START_TEST(test_missing_keys)
     static const char *const needed[] = {"llama.block_count", "llama.embedding_length",
                                          "llama.feed_forward_length", "llama.context_length",
                                          "llama.attention.head_count"};
-    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; ++i) {
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         struct made_up spec = made_up_default(FORMAT_F32);
         spec.key = needed[i];
         spec.drop_key = true;
@@ -252,12 +252,11 @@ START_TEST(test_tensors)
                                         "blk.1.attn_q.weight",      "blk.2.attn_k.weight",
                                         "blk.0.attn_output.weight", "blk.2.ffn_gate.weight",
                                         "blk.1.ffn_down.weight",    "output_norm.weight"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         struct made_up spec = made_up_default(FORMAT_Q4_1);
         spec.tensor = names[i];
-        if (i > 0) { /* one embedding row more is one more word */
+        if (i > 0) /* one embedding row more is one more word */
             refused(&spec, STATUS_INVALID, names[i]);
-        }
         spec.drop_tensor = true;
         refused(&spec, STATUS_INVALID, names[i]);
     }
@@ -293,7 +292,7 @@ START_TEST(test_windows)
     static const char *const without[] = {"llama", "qwen2", "qwen3"};
     struct model_config config;
     struct error error;
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < 3; i++) {
         struct made_up spec = made_up_default(FORMAT_F32);
         spec.family = without[i];
         spec.window = 1023; /* of 1024 */
@@ -302,7 +301,7 @@ START_TEST(test_windows)
         ck_assert_msg(describe(&spec, &config, &error) == STATUS_OK, "%s", error.message);
     }
     static const uint32_t fine[] = {0, 1, 24, 262144}; /* phi3: Phi-4's files say 0 */
-    for (size_t i = 0; i < 4; ++i) {
+    for (size_t i = 0; i < 4; i++) {
         struct made_up spec = made_up_default(FORMAT_F32);
         spec.family = "phi3";
         spec.key = "phi3.attention.sliding_window";

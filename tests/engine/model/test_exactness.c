@@ -75,7 +75,7 @@ static void runner_start(struct runner *runner, const char *path, const struct w
                   "%s", error.message);
     uint32_t groups = runner->backend->groups.count;
     ck_assert_uint_eq(groups, sizes.groups.count);
-    for (uint32_t i = 0; i < total; ++i) /* scattered: 37 is prime to every total here */
+    for (uint32_t i = 0; i < total; i++) /* scattered: 37 is prime to every total here */
         runner->pages[i % SEQUENCES][i / SEQUENCES % groups][i / SEQUENCES / groups] =
             1 + (i * 37 + way->chunk) % total;
 }
@@ -100,7 +100,7 @@ static void step(struct runner *runner, const uint32_t *counts, uint32_t *done, 
     uint32_t tokens[ROWS_MAX], rows[ROWS_MAX], row = 0, wanted = 0, sequence_count = 0;
     uint32_t first_own = 0, last_row = 0;
     struct batch_sequence sequences[SEQUENCES];
-    for (uint32_t i = 0; i < SEQUENCES; ++i) {
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
         uint32_t s = SEQUENCES - 1 - i; /* ours comes last */
         if (counts[s] == 0)
             continue;
@@ -129,7 +129,7 @@ static void step(struct runner *runner, const uint32_t *counts, uint32_t *done, 
         at += now;
         position += now;
     }
-    for (uint32_t s = 0; s < SEQUENCES; ++s)
+    for (uint32_t s = 0; s < SEQUENCES; s++)
         done[s] += counts[s];
 }
 
@@ -159,7 +159,7 @@ static uint32_t vocabulary; /* of the model under test */
 static void same(const char *path, const float *wanted, const struct way *way, const char *label)
 {
     float *got = run(path, way);
-    for (uint32_t position = 0; position < TOKENS; ++position) {
+    for (uint32_t position = 0; position < TOKENS; position++) {
         bool asked = !way->last_only || position + 1 == TOKENS || (position + 1) % way->chunk == 0;
         if (!asked)
             continue;
@@ -203,10 +203,10 @@ static void exact(const struct made_up *spec, const char *label)
     struct way plain = {all[0], 1, 1, 16, false, false};
     float *wanted = run(path, &plain);
     bool differs = false; /* the test can fail: positions have logits of their own */
-    for (uint32_t i = 1; i < TOKENS; ++i)
+    for (uint32_t i = 1; i < TOKENS; i++)
         differs |= memcmp(wanted, wanted + (size_t)i * vocabulary, 4 * vocabulary) != 0;
     ck_assert(differs);
-    for (size_t k = 0; all[k] != NULL; ++k) {
+    for (size_t k = 0; all[k]; k++) {
         const struct way ways[] = {
             {all[k], 1, 1, 16, false, false},      {all[k], 1, 7, 16, false, false},
             {all[k], 1, 64, 16, false, false},     {all[k], 1, TOKENS, 16, false, false},
@@ -262,12 +262,12 @@ START_TEST(test_long_contexts)
     char path[64];
     made_up_write(&spec, path);
     const struct kernels *const *all = kernels_available();
-    const struct kernels *first = all[1] != NULL ? all[1] : all[0]; /* scalar would take minutes */
+    const struct kernels *first = all[1] ? all[1] : all[0]; /* scalar would take minutes */
     struct way plain = {first, 1, LONG_CHUNK, 16, false, true};
     float *wanted = run_long(path, &plain);
     const size_t from = (size_t)(LONG_TOKENS - 4) * spec.vocabulary;
-    for (size_t k = all[1] != NULL ? 1 : 0; all[k] != NULL; ++k) {
-        for (unsigned threads = 1; threads <= 3; ++threads) {
+    for (size_t k = all[1] ? 1 : 0; all[k]; k++) {
+        for (unsigned threads = 1; threads <= 3; threads++) {
             struct way way = {all[k], threads, LONG_CHUNK, threads == 3 ? 8 : 16, false, true};
             float *got = run_long(path, &way);
             ck_assert_msg(memcmp(wanted + from, got + from, 4 * spec.vocabulary * sizeof *got) == 0,
@@ -371,7 +371,7 @@ START_TEST(test_kv_types_that_do_not_fit)
     ck_assert(gguf_open(path, &gguf, &error) == STATUS_OK);
     ck_assert(model_describe(gguf, &config, &error) == STATUS_OK);
     ck_assert(workers_create(1, &workers, &error) == STATUS_OK);
-    for (unsigned type = 0; type < KV_TYPES; ++type) {
+    for (unsigned type = 0; type < KV_TYPES; type++) {
         bool fits = type != KV_Q8_0 && type != KV_Q4_0;
         struct backend_options options = {.kernels = kernels_available()[0],
                                           .workers = workers,

@@ -67,7 +67,7 @@ START_TEST(test_reads_keys)
 {
     struct gguf_writer writer;
     write_sample(&writer);
-    for (writer.version = 2; writer.version <= 3; ++writer.version) {
+    for (writer.version = 2; writer.version <= 3; writer.version++) {
         struct gguf *gguf;
         struct error error = {0};
         ck_assert_int_eq(open_written(&writer, &gguf, &error), STATUS_OK);
@@ -114,7 +114,7 @@ START_TEST(test_reads_arrays)
     ck_assert_int_eq(element, GGUF_STRING);
     ck_assert_uint_eq(count, 4);
     struct gguf_string text;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; i++) {
         ck_assert(gguf_array_next_string(gguf, "words", &cursor, &text));
         ck_assert_uint_eq(text.length, strlen(words[i]));
         ck_assert(memcmp(text.text, words[i], text.length) == 0);
@@ -159,7 +159,7 @@ START_TEST(test_typed_errors_name_the_key)
     struct gguf_string text;
     static const char *const not_u32[] = {"half", "yes",      "words", "general.architecture",
                                           "long", "negative", "byte"};
-    for (size_t i = 0; i < sizeof not_u32 / sizeof not_u32[0]; ++i) {
+    for (size_t i = 0; i < sizeof not_u32 / sizeof not_u32[0]; i++) {
         ck_assert_int_eq(gguf_get_u32(gguf, not_u32[i], &u32, &error), STATUS_INVALID);
         ck_assert_msg(strstr(error.message, not_u32[i]) != NULL, "%s", error.message);
     }
@@ -204,7 +204,7 @@ START_TEST(test_reads_tensors)
     ck_assert(four->dims[3] == 5 && four->offset + four->bytes == bytes.length);
     uint8_t data[240];
     ck_assert_int_eq(gguf_read(gguf, four, 0, data, 240, &error), STATUS_OK);
-    for (int i = 0; i < 240; ++i)
+    for (int i = 0; i < 240; i++)
         ck_assert_uint_eq(data[i], (uint8_t)i);
     ck_assert_int_eq(gguf_read(gguf, q, 100, data, 20, &error), STATUS_OK);
     ck_assert_uint_eq(data[0], 100);
@@ -278,7 +278,7 @@ START_TEST(test_truncation_at_every_byte)
     struct buffer bytes;
     gguf_writer_join(&writer, &bytes);
     bool named_key = false, named_tensor = false;
-    for (size_t length = 0; length < bytes.length; ++length) {
+    for (size_t length = 0; length < bytes.length; length++) {
         struct gguf *gguf;
         struct error error = {0};
         enum status status = open_bytes(bytes.data, length, &gguf, &error);
@@ -301,7 +301,7 @@ START_TEST(test_absurd_counts)
                                       UINT64_MAX};
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; ++i) {
+    for (size_t i = 0; i < sizeof absurd / sizeof absurd[0]; i++) {
         struct gguf_writer writer;
         write_sample(&writer);
         writer.key_count = absurd[i];
@@ -316,7 +316,7 @@ START_TEST(test_absurd_counts)
         writer.key_count = 1;
         assert_refused(&writer, "key 0");
         gguf_writer_deinit(&writer);
-        for (uint32_t type = 0; type <= GGUF_FLOAT64; ++type) {
+        for (uint32_t type = 0; type <= GGUF_FLOAT64; type++) {
             gguf_writer_init(&writer);
             add_key(&writer, "list", GGUF_ARRAY);
             put_u32(&writer.keys, type);
@@ -382,7 +382,7 @@ START_TEST(test_bad_keys)
     /* A name of 65535 bytes is allowed, one more is not; bytes that are no text do not get out. */
     char *name = malloc(65536);
     memset(name, 0xe9, 65536);
-    for (uint64_t length = 65535; length <= 65536; ++length) {
+    for (uint64_t length = 65535; length <= 65536; length++) {
         gguf_writer_init(&writer);
         put_bytes(&writer.keys, name, length);
         put_u32(&writer.keys, length == 65535 ? GGUF_UINT8 : GGUF_FLOAT64);
@@ -431,7 +431,7 @@ START_TEST(test_bad_tensors)
         {"end of the file", FORMAT_F32, 1, {4}, (uint64_t)1 << 63},
         {"end of the file", FORMAT_F32, 2, {1 << 20, 1 << 20}, 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
         uint32_t written = cases[i].dim_count < 5 ? cases[i].dim_count : 5;
@@ -469,7 +469,7 @@ START_TEST(test_alignment)
 {
     static const uint32_t good[] = {1, 2, 32, 64, 4096};
     static const uint32_t bad[] = {0, 3, 33, 96, 0x80000000u, UINT32_MAX};
-    for (size_t i = 0; i < sizeof good / sizeof good[0]; ++i) {
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
         writer.alignment = good[i];
@@ -484,7 +484,7 @@ START_TEST(test_alignment)
         gguf_close(gguf);
         gguf_writer_deinit(&writer);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
         add_u32(&writer, "general.alignment", bad[i]);
@@ -512,13 +512,13 @@ START_TEST(test_other_files)
                     {4, "version"},
                     {0x03000000, "big-endian"},
                     {0x02000000, "big-endian"}};
-    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; ++i) {
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
         writer.version = versions[i].version;
         assert_refused(&writer, versions[i].part);
     }
     gguf_writer_deinit(&writer);
     static const char *const starts[] = {"FUGG", "ggml", "GGUE", "PK\3\4", "<htm"};
-    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; ++i) {
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
         char bytes[64] = {0};
         memcpy(bytes, starts[i], 4);
         struct gguf *gguf;
@@ -577,7 +577,7 @@ struct second_part {
 static void write_parts_with(const char *folder, const char *const names[3],
                              const struct second_part *second)
 {
-    for (uint32_t part = 0; part < 3; ++part) {
+    for (uint32_t part = 0; part < 3; part++) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
         struct second_part own = {.number = part, .count = 3, .tensors = 4};
@@ -660,7 +660,7 @@ START_TEST(test_later_parts_are_checked)
             ck_assert_uint_eq(data[k], k);
         gguf_close(gguf);
     }
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);
     }
@@ -712,7 +712,7 @@ START_TEST(test_split_files)
     ck_assert_int_eq(link(to, from), 0); /* part 2 is part 3 now */
     ck_assert_int_eq(open_in(folder, names[0], &gguf, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.message, "not part 2"));
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 3; i++) {
         snprintf(from, sizeof from, "%s/%s", folder, names[i]);
         unlink(from);
     }
@@ -735,8 +735,8 @@ START_TEST(test_values_for_people)
     ck_assert_str_eq(text, "[4 × string] alpha, , gamma \xe2\x82\xac, d");
     gguf_format_value(gguf, 8, text, sizeof text);
     ck_assert_str_eq(text, "-5");
-    for (size_t limit = 8; limit < 60; ++limit) {
-        for (uint32_t i = 0; i < gguf_key_count(gguf); ++i) {
+    for (size_t limit = 8; limit < 60; limit++) {
+        for (uint32_t i = 0; i < gguf_key_count(gguf); i++) {
             memset(text, 'x', sizeof text);
             gguf_format_value(gguf, i, text, limit);
             ck_assert_uint_lt(strlen(text), limit);

@@ -73,9 +73,9 @@ static void teardown(struct fixture *fixture)
 static void use_everything(struct backend *backend, float *logits)
 {
     static uint32_t pages[PAGES - 1], tokens[ROWS], rows[ROWS];
-    for (uint32_t i = 0; i < PAGES - 1; ++i)
+    for (uint32_t i = 0; i < PAGES - 1; i++)
         pages[i] = i + 1;
-    for (uint32_t i = 0; i < ROWS; ++i)
+    for (uint32_t i = 0; i < ROWS; i++)
         rows[i] = tokens[i] = i;
     uint32_t each = (PAGES - 1) / backend->groups.count;
     for (uint32_t first = 0; first < each * 16; first += ROWS) {

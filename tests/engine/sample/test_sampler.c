@@ -38,7 +38,7 @@ static double random_unit(void)
 static float random_logit(double spread)
 {
     double sum = 0;
-    for (int i = 0; i < 6; ++i)
+    for (int i = 0; i < 6; i++)
         sum += random_unit() - 0.5;
     return (float)(sum * 1.41 * spread);
 }
@@ -96,7 +96,7 @@ static int naive_compare(const void *a, const void *b)
 static void naive_cut(const float *logits, uint32_t vocabulary,
                       const struct sampling_params *params, struct naive *out)
 {
-    for (uint32_t i = 0; i < vocabulary; ++i)
+    for (uint32_t i = 0; i < vocabulary; i++)
         out->order[i] = i;
     naive_logits = logits;
     qsort(out->order, vocabulary, sizeof *out->order, naive_compare);
@@ -104,7 +104,7 @@ static void naive_cut(const float *logits, uint32_t vocabulary,
     if (params->top_k > 0 && params->top_k < count)
         count = params->top_k;
     double total = 0;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count; i++) {
         double z = ((double)logits[out->order[i]] - (double)logits[out->order[0]]) /
                    (double)params->temperature;
         out->weight[i] = exp(z);
@@ -113,7 +113,7 @@ static void naive_cut(const float *logits, uint32_t vocabulary,
     out->kept = 0;
     out->sum = 0;
     out->margin = 1;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0; i < count; i++) {
         if (params->top_p < 1) {
             double distance = fabs(out->sum / total - (double)params->top_p);
             out->margin = fmin(out->margin, i > 0 ? distance : 1);
@@ -135,7 +135,7 @@ static void naive_cut(const float *logits, uint32_t vocabulary,
 static void assert_draw(const struct naive *naive, double uniform, uint32_t token, int round)
 {
     double target = uniform * naive->sum, sum = 0;
-    for (uint32_t i = 0; i < naive->kept; ++i) {
+    for (uint32_t i = 0; i < naive->kept; i++) {
         double after = sum + naive->weight[i];
         if (naive->order[i] == token) {
             ck_assert_msg(target >= sum - 2e-6 * naive->sum && target <= after + 2e-6 * naive->sum,
@@ -168,13 +168,13 @@ START_TEST(test_against_naive)
     static struct naive naive;
     random_seed(1);
     int compared = 0;
-    for (int round = 0; round < 4000; ++round) {
+    for (int round = 0; round < 4000; round++) {
         uint32_t vocabulary = 1 + random_u32() % (round % 10 == 0 ? V_MAX : 200);
         double spread = random_u32() % 4 == 0 ? 20 : 3;
-        for (uint32_t i = 0; i < vocabulary; ++i)
+        for (uint32_t i = 0; i < vocabulary; i++)
             logits[i] = random_logit(spread);
         if (round % 3 == 0) /* ties */
-            for (uint32_t i = 0; i < vocabulary; ++i)
+            for (uint32_t i = 0; i < vocabulary; i++)
                 logits[i] = (float)(int)logits[i];
         struct sampling_params params;
         random_params(&params);
@@ -206,13 +206,13 @@ START_TEST(test_philox_vectors)
          {0xa4093822, 0x299f31d0},
          {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
-    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; ++i) {
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
         uint32_t out[4];
         philox_4x32_10(vectors[i].counter, vectors[i].key, out);
         ck_assert_mem_eq(out, vectors[i].out, sizeof out);
     }
     double sum = 0;
-    for (uint32_t i = 0; i < 10000; ++i) {
+    for (uint32_t i = 0; i < 10000; i++) {
         double u = philox_uniform(7, 1, i, 0);
         ck_assert(u >= 0 && u < 1);
         sum += u;
@@ -232,7 +232,7 @@ static void assert_distribution(const float *logits, const struct sampling_param
     uint32_t seen[8] = {0};
     void *workspace = new_workspace(8);
     static uint32_t tokens[DRAWS + 1];
-    for (uint32_t position = 0; position < DRAWS; ++position) {
+    for (uint32_t position = 0; position < DRAWS; position++) {
         float copy[8];
         memcpy(copy, logits, sizeof copy);
         struct sampler_row row = {.logits = copy,
@@ -247,7 +247,7 @@ static void assert_distribution(const float *logits, const struct sampling_param
     }
     free(workspace);
     double chi = 0;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 8; i++) {
         double wanted = expected[i] * DRAWS;
         if (expected[i] == 0)
             ck_assert_uint_eq(seen[i], 0);
@@ -261,9 +261,9 @@ static void softmax8(const float *logits, double temperature, const bool kept[st
                      double out[static 8])
 {
     double sum = 0;
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < 8; i++)
         sum += out[i] = kept[i] ? exp((double)logits[i] / temperature) : 0;
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < 8; i++)
         out[i] /= sum;
 }
 
@@ -312,11 +312,11 @@ START_TEST(test_greedy)
     static const float temperatures[] = {0.0f, -0.0f, 1e-45f, 1e-6f, 9e-6f, 1, 1, 1};
     static const uint32_t top_ks[] = {0, 0, 0, 40, 0, 1, 0, 1};
     static const float top_ps[] = {1, 0.5f, 1, 1, 1, 1, 0, 0.1f};
-    for (int round = 0; round < 400; ++round) {
-        for (int i = 0; i < 1000; ++i)
+    for (int round = 0; round < 400; round++) {
+        for (int i = 0; i < 1000; i++)
             logits[i] = (float)(random_u32() % 500); /* many ties */
         uint32_t best = 0;
-        for (uint32_t i = 1; i < 1000; ++i)
+        for (uint32_t i = 1; i < 1000; i++)
             if (logits[i] > logits[best])
                 best = i;
         struct sampling_params params = neutral;
@@ -345,11 +345,11 @@ START_TEST(test_bad_logits)
     static float logits[500];
     struct sampled_token out;
     static const float bad[] = {NAN, -NAN, INFINITY};
-    for (int kind = 0; kind < 3; ++kind) {
+    for (int kind = 0; kind < 3; kind++) {
         for (uint32_t at = 0; at < 500; at += 83) {
-            for (int mode = 0; mode < 4; ++mode) {
+            for (int mode = 0; mode < 4; mode++) {
                 random_seed(at + 1);
-                for (int i = 0; i < 500; ++i)
+                for (int i = 0; i < 500; i++)
                     logits[i] = random_logit(3);
                 logits[at] = bad[kind];
                 struct sampling_params params = neutral;
@@ -360,7 +360,7 @@ START_TEST(test_bad_logits)
             }
         }
     }
-    for (int i = 0; i < 500; ++i)
+    for (int i = 0; i < 500; i++)
         logits[i] = -INFINITY;
     struct sampling_params params = neutral;
     ck_assert(!sample(logits, 500, &params, 0, &out));
@@ -368,7 +368,7 @@ START_TEST(test_bad_logits)
     ck_assert(!sample(logits, 500, &params, 0, &out));
     /* One possible token is always the one. */
     logits[77] = -1e30f;
-    for (int mode = 0; mode < 4; ++mode) {
+    for (int mode = 0; mode < 4; mode++) {
         params = neutral;
         params.temperature = mode == 0 ? 0 : mode == 1 ? 1e30f : 1;
         params.top_k = mode == 2 ? 5 : 0;
@@ -389,11 +389,11 @@ START_TEST(test_bans_and_extreme_bias)
     params.logit_bias_count = 2;
     void *workspace = new_workspace(6);
     uint32_t seen[6] = {0};
-    for (uint32_t position = 0; position < 2000; ++position) {
+    for (uint32_t position = 0; position < 2000; position++) {
         params.temperature = position % 4 == 0 ? 0 : 1;
         params.top_k = position % 4 == 2 ? 3 : 0;
         params.top_p = position % 4 == 3 ? 0.9f : 1;
-        for (int i = 0; i < 6; ++i)
+        for (int i = 0; i < 6; i++)
             logits[i] = (float)i * 0.1f;
         uint32_t tokens[1] = {0};
         struct sampler_row row = {.logits = logits,
@@ -414,7 +414,7 @@ START_TEST(test_bans_and_extreme_bias)
     ck_assert_uint_eq(seen[1] + seen[2], 2000);
     /* Nothing left. */
     const uint32_t everything[] = {0, 1, 2, 3, 4, 5};
-    for (int i = 0; i < 6; ++i)
+    for (int i = 0; i < 6; i++)
         logits[i] = 1;
     uint32_t tokens[1] = {0};
     struct sampler_row row = {.logits = logits,
@@ -428,7 +428,7 @@ START_TEST(test_bans_and_extreme_bias)
     struct sampled_token out;
     ck_assert(!sampler_sample(&row, workspace, &out));
     /* A ban does not hide a NaN. */
-    for (int i = 0; i < 6; ++i)
+    for (int i = 0; i < 6; i++)
         logits[i] = 1;
     logits[5] = NAN;
     row.banned = banned;
@@ -443,17 +443,17 @@ START_TEST(test_extreme_parameters)
 {
     static float logits[300];
     random_seed(3);
-    for (int i = 0; i < 300; ++i)
+    for (int i = 0; i < 300; i++)
         logits[i] = random_logit(4);
     static const float temperatures[] = {0, -0.0f, 1e-4f, 1e-6f, 1e-45f, 2, 1e30f, 3e38f};
     static const float top_ps[] = {0, 1e-9f, 1e-45f, 0.5f, 0.9999999f, 1};
     static const uint32_t top_ks[] = {0, 1, 2, 299, 300, 1000000000, UINT32_MAX};
     static const float min_ps[] = {0, 1e-45f, 1e-9f, 0.5f, 1};
     const struct logit_bias bias = {7, -100};
-    for (int a = 0; a < 8; ++a)
-        for (int b = 0; b < 6; ++b)
-            for (int c = 0; c < 7; ++c)
-                for (int d = 0; d < 5; ++d) {
+    for (int a = 0; a < 8; a++)
+        for (int b = 0; b < 6; b++)
+            for (int c = 0; c < 7; c++)
+                for (int d = 0; d < 5; d++) {
                     struct sampling_params params = neutral;
                     params.temperature = temperatures[a];
                     params.top_p = top_ps[b];
@@ -474,21 +474,21 @@ START_TEST(test_penalties)
     float logits[V], expected[V];
     void *workspace = new_workspace(V);
     random_seed(4);
-    for (int round = 0; round < 500; ++round) {
+    for (int round = 0; round < 500; round++) {
         uint32_t tokens[40], prompt = 1 + random_u32() % 20, count = prompt + random_u32() % 20;
         struct sampling_params params = neutral;
         params.temperature = 0;
         params.repetition_penalty = round % 3 == 0 ? 1 : 0.5f + (float)random_unit();
         params.presence_penalty = round % 4 == 0 ? 0 : (float)(random_unit() * 4 - 2);
         params.frequency_penalty = round % 5 == 0 ? 0 : (float)(random_unit() * 4 - 2);
-        for (int i = 0; i < V; ++i)
+        for (int i = 0; i < V; i++)
             expected[i] = logits[i] = random_logit(1);
-        for (uint32_t i = 0; i < count; ++i)
+        for (uint32_t i = 0; i < count; i++)
             tokens[i] = random_u32() % V;
         tokens[0] = V + 5; /* an id without a logit is no harm */
-        for (uint32_t token = 0; token < V; ++token) {
+        for (uint32_t token = 0; token < V; token++) {
             uint32_t any = 0, generated = 0;
-            for (uint32_t i = 0; i < count; ++i) {
+            for (uint32_t i = 0; i < count; i++) {
                 any += tokens[i] == token;
                 generated += tokens[i] == token && i >= prompt;
             }
@@ -507,7 +507,7 @@ START_TEST(test_penalties)
                                   .prompt_count = prompt};
         struct sampled_token out;
         ck_assert(sampler_sample(&row, workspace, &out));
-        for (int i = 0; i < V; ++i)
+        for (int i = 0; i < V; i++)
             ck_assert_float_eq(logits[i], expected[i]);
     }
     free(workspace);
@@ -520,13 +520,13 @@ START_TEST(test_logprobs)
     static float logits[V], copy[V];
     void *workspace = new_workspace(V);
     random_seed(5);
-    for (int round = 0; round < 100; ++round) {
+    for (int round = 0; round < 100; round++) {
         double sum = 0, largest = -1e300;
-        for (int i = 0; i < V; ++i) {
+        for (int i = 0; i < V; i++) {
             logits[i] = round % 2 == 0 ? random_logit(5) : (float)(random_u32() % 7);
             largest = fmax(largest, (double)logits[i]);
         }
-        for (int i = 0; i < V; ++i)
+        for (int i = 0; i < V; i++)
             sum += exp((double)logits[i] - largest);
         double norm = largest + log(sum);
         /* Parameters must not show in the log probabilities. */
@@ -553,7 +553,7 @@ START_TEST(test_logprobs)
         ck_assert_uint_eq(out.top_count, row.top_logprobs);
         static struct naive naive;
         naive_cut(logits, V, &neutral, &naive);
-        for (uint32_t i = 0; i < out.top_count; ++i) {
+        for (uint32_t i = 0; i < out.top_count; i++) {
             ck_assert_uint_eq(out.top[i].token, naive.order[i]);
             ck_assert_double_eq_tol((double)out.top[i].logprob,
                                     (double)logits[naive.order[i]] - norm, 2e-6 * 30);
@@ -568,12 +568,12 @@ START_TEST(test_places)
 {
     static float logits[V_MAX];
     random_seed(6);
-    for (uint32_t i = 0; i < V_MAX; ++i)
+    for (uint32_t i = 0; i < V_MAX; i++)
         logits[i] = random_logit(2);
     struct sampling_params params = neutral;
     struct sampled_token a, b;
     int differs = 0;
-    for (uint32_t position = 0; position < 50; ++position) {
+    for (uint32_t position = 0; position < 50; position++) {
         ck_assert(sample(logits, V_MAX, &params, position, &a));
         ck_assert(sample(logits, V_MAX, &params, position, &b));
         ck_assert_uint_eq(a.token, b.token);
@@ -594,7 +594,7 @@ START_TEST(test_speed)
     float *logits = malloc(V * sizeof *logits), *copy = malloc(V * sizeof *copy);
     void *workspace = new_workspace(V);
     random_seed(7);
-    for (int i = 0; i < V; ++i)
+    for (int i = 0; i < V; i++)
         logits[i] = random_logit(3);
     static const struct {
         const char *name;
@@ -605,14 +605,14 @@ START_TEST(test_speed)
                  {"top_p 0.95", 1, 0.95f, 0, 0, false}, {"top_k 40", 1, 1, 0, 40, false},
                  {"min_p 0.05", 1, 1, 0.05f, 0, false}, {"hot", 50, 0.9f, 0, 0, false},
                  {"logprobs", 0, 1, 0, 0, true}};
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct sampling_params params = neutral;
         params.temperature = cases[c].temperature;
         params.top_p = cases[c].top_p;
         params.min_p = cases[c].min_p;
         params.top_k = cases[c].top_k;
         uint64_t best_ns = UINT64_MAX;
-        for (uint32_t i = 0; i < 10; ++i) {
+        for (uint32_t i = 0; i < 10; i++) {
             memcpy(copy, logits, V * sizeof *copy);
             uint32_t tokens[1] = {0};
             struct sampler_row row = {.logits = copy,

@@ -30,7 +30,7 @@ static void assert_text(const char *const *pieces, const char *before, const cha
     detokenizer_init(&detokenizer);
     buffer_init(&out, 0);
     buffer_append_text(&out, "");
-    for (; *pieces != NULL; ++pieces)
+    for (; *pieces; pieces++)
         detokenizer_push(&detokenizer, *pieces, strlen(*pieces), &out);
     ck_assert_str_eq(out.data, before);
     detokenizer_finish(&detokenizer, &out);
@@ -79,10 +79,10 @@ START_TEST(test_cuts_do_not_matter)
 {
     static const char alphabet[] =
         "ab\x80\xbf\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xed\xa0\xff\xf4\x90\xe0";
-    for (int round = 0; round < 20000; ++round) {
+    for (int round = 0; round < 20000; round++) {
         char bytes[24];
         size_t length = random_below(sizeof bytes);
-        for (size_t i = 0; i < length; ++i)
+        for (size_t i = 0; i < length; i++)
             bytes[i] = alphabet[random_below(sizeof alphabet - 1)];
         struct buffer whole, cut;
         buffer_init(&whole, 0);
@@ -128,7 +128,7 @@ struct stops {
 static struct stops make_stops(const char *const *texts)
 {
     struct stops stops = {0};
-    for (; *texts != NULL; ++texts) {
+    for (; *texts; texts++) {
         stops.texts[stops.count] = *texts;
         stops.lengths[stops.count++] = strlen(*texts);
     }
@@ -145,7 +145,7 @@ static void assert_stops(const char *const *stop_texts, const char *const *piece
     buffer_init(&out, 0);
     buffer_append_text(&out, "");
     stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count);
-    for (; *pieces != NULL; ++pieces) {
+    for (; *pieces; pieces++) {
         bool now = stop_matcher_push(&matcher, *pieces, strlen(*pieces), &out);
         ck_assert(now == matcher.matched);
         buffer_append_text(&out, "|");
@@ -200,9 +200,9 @@ END_TEST
 /* By the definition, byte by byte: the first place where some stop is complete. */
 static size_t naive_stop(const struct stops *stops, const char *text, size_t length, bool *matched)
 {
-    for (size_t end = 1; end <= length; ++end) {
+    for (size_t end = 1; end <= length; end++) {
         size_t longest = 0;
-        for (unsigned i = 0; i < stops->count; ++i)
+        for (unsigned i = 0; i < stops->count; i++)
             if (stops->lengths[i] <= end && stops->lengths[i] > longest &&
                 memcmp(text + end - stops->lengths[i], stops->texts[i], stops->lengths[i]) == 0)
                 longest = stops->lengths[i];
@@ -217,18 +217,18 @@ static size_t naive_stop(const struct stops *stops, const char *text, size_t len
 
 START_TEST(test_stops_like_naive_ones)
 {
-    for (int round = 0; round < 20000; ++round) {
+    for (int round = 0; round < 20000; round++) {
         char texts[4][8];
         struct stops stops = {.count = 1 + random_below(4)};
-        for (unsigned i = 0; i < stops.count; ++i) {
+        for (unsigned i = 0; i < stops.count; i++) {
             stops.lengths[i] = 1 + random_below(6);
-            for (size_t j = 0; j < stops.lengths[i]; ++j)
+            for (size_t j = 0; j < stops.lengths[i]; j++)
                 texts[i][j] = (char)('a' + random_below(3));
             stops.texts[i] = texts[i];
         }
         char text[40];
         size_t length = random_below(sizeof text);
-        for (size_t i = 0; i < length; ++i)
+        for (size_t i = 0; i < length; i++)
             text[i] = (char)('a' + random_below(random_below(4) == 0 ? 8 : 3));
         bool expected_match;
         size_t expected = naive_stop(&stops, text, length, &expected_match);

@@ -115,13 +115,13 @@ static uint64_t work_of_splitting(const struct pretokenizer *pretokenizer, const
 /* Four times the text, at most four times the work, and a little. */
 START_TEST(test_pretokenizers)
 {
-    for (uint32_t i = 0; pretokenizer_name(i) != NULL; ++i) {
+    for (uint32_t i = 0; pretokenizer_name(i) != NULL; i++) {
         const char *name = pretokenizer_name(i);
         struct pretokenizer *pretokenizer;
         uint64_t total = 0;
         ck_assert_int_eq(pretokenizer_create(name, strlen(name), &pretokenizer, NULL), STATUS_OK);
-        for (size_t u = 0; u < sizeof units / sizeof *units; ++u)
-            for (size_t e = 0; e < sizeof ends / sizeof *ends; ++e) {
+        for (size_t u = 0; u < sizeof units / sizeof *units; u++)
+            for (size_t e = 0; e < sizeof ends / sizeof *ends; e++) {
                 uint64_t one = work_of_splitting(pretokenizer, units[u], ends[e], 1000);
                 uint64_t four = work_of_splitting(pretokenizer, units[u], ends[e], 4000);
                 total += one;
@@ -149,12 +149,12 @@ static uint32_t find_any(const void *arg, const struct merge_symbol *symbols, co
 START_TEST(test_merging)
 {
     static const uint32_t periods[] = {1, 2, 7, 1000003};
-    for (size_t p = 0; p < sizeof periods / sizeof *periods; ++p)
+    for (size_t p = 0; p < sizeof periods / sizeof *periods; p++)
         for (uint32_t length = 1; length <= MERGE_PIECE_MAX; length = length * 4 + 1) {
             struct merger merger;
             merger_init(&merger, find_any, &periods[p]);
             ck_assert(merger_reserve(&merger, length));
-            for (uint32_t i = 0; i < length; ++i)
+            for (uint32_t i = 0; i < length; i++)
                 merger.symbols[i] =
                     (struct merge_symbol){i % periods[p], i + 1, i > 0 ? i - 1 : TOKEN_NONE};
             work = 0;
@@ -175,7 +175,7 @@ START_TEST(test_count_notices)
     int code;
     PCRE2_SIZE offset;
     uint64_t found[2];
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2; i++) {
         size_t length = i == 0 ? 1000 : 4000;
         char *text = malloc(length);
         memset(text, ' ', length);

@@ -53,7 +53,7 @@ struct made {
 
 static uint32_t made_find(const struct made *made, const char *text)
 {
-    for (uint32_t i = 0; i < made->count; ++i)
+    for (uint32_t i = 0; i < made->count; i++)
         if (strcmp(made->texts[i], text) == 0)
             return i;
     return TOKEN_NONE;
@@ -79,9 +79,9 @@ static void made_merge(struct made *made, const char *left, const char *right)
 
 static void made_free(struct made *made)
 {
-    for (uint32_t i = 0; i < made->count; ++i)
+    for (uint32_t i = 0; i < made->count; i++)
         free(made->texts[i]);
-    for (uint32_t i = 0; i < made->merge_count; ++i)
+    for (uint32_t i = 0; i < made->merge_count; i++)
         free(made->merges[i]);
     free(made);
 }
@@ -92,7 +92,7 @@ static struct made *made_byte_level(const char *pre)
     struct made *made = calloc(1, sizeof *made);
     made->model = "gpt2";
     made->pre = pre;
-    for (unsigned byte = 0; byte < 256; ++byte) {
+    for (unsigned byte = 0; byte < 256; byte++) {
         char text[5] = "";
         text[byte_level_text(byte, text)] = '\0';
         made_add(made, text, TOKEN_NORMAL, 0);
@@ -113,7 +113,7 @@ static struct made *made_sentencepiece(void)
     made_add(made, "<unk>", TOKEN_UNKNOWN, 0);
     made->bos = made_add(made, "<s>", TOKEN_CONTROL, 0);
     made->eos = made_add(made, "</s>", TOKEN_CONTROL, 0);
-    for (unsigned byte = 0; byte < 256; ++byte) {
+    for (unsigned byte = 0; byte < 256; byte++) {
         char text[8];
         snprintf(text, sizeof text, "<0x%02X>", byte);
         made_add(made, text, TOKEN_BYTE, 0);
@@ -125,11 +125,11 @@ static enum status made_open(const struct made *made, struct tokenizer **out, st
 {
     struct gguf_writer writer;
     gguf_writer_init(&writer);
-    if (made->architecture != NULL)
+    if (made->architecture)
         add_string(&writer, "general.architecture", made->architecture);
-    if (made->model != NULL)
+    if (made->model)
         add_string(&writer, "tokenizer.ggml.model", made->model);
-    if (made->pre != NULL)
+    if (made->pre)
         add_string(&writer, "tokenizer.ggml.pre", made->pre);
     if (made->count > 0)
         add_strings(&writer, "tokenizer.ggml.tokens", (const char *const *)made->texts,
@@ -194,7 +194,7 @@ static void assert_ids(const struct tokenizer *tokenizer, const char *text, unsi
 {
     uint32_t *tokens;
     size_t count = encode(tokenizer, text, strlen(text), flags, sentinel, &tokens);
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < count; i++)
         ck_assert_msg(tokens[i] == expected[i], "'%s': token %zu is %u, not %u", text, i, tokens[i],
                       expected[i]);
     ck_assert_msg(expected[count] == TOKEN_NONE, "'%s': only %zu tokens", text, count);
@@ -207,7 +207,7 @@ static void assert_pieces_are(const struct tokenizer *tokenizer, const char *tex
 {
     uint32_t *tokens;
     size_t count = encode(tokenizer, text, length, 0, 0, &tokens), at = 0;
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < count; i++) {
         size_t size;
         const char *piece = tokenizer_piece(tokenizer, tokens[i], &size);
         ck_assert_uint_le(at + size, length);
@@ -230,7 +230,7 @@ static size_t naive_merge(const struct made *made, bool scored, struct part *par
     for (;;) {
         size_t best = count;
         double best_key = 0;
-        for (size_t i = 0; i + 1 < count; ++i) {
+        for (size_t i = 0; i + 1 < count; i++) {
             char joined[160];
             double key = 1e300;
             if (scored) {
@@ -240,7 +240,7 @@ static size_t naive_merge(const struct made *made, bool scored, struct part *par
                     key = -(double)made->scores[token];
             } else {
                 snprintf(joined, sizeof joined, "%.15s %.15s", parts[i].text, parts[i + 1].text);
-                for (uint32_t rank = 0; rank < made->merge_count && key == 1e300; ++rank)
+                for (uint32_t rank = 0; rank < made->merge_count && key == 1e300; rank++)
                     if (strcmp(made->merges[rank], joined) == 0)
                         key = rank;
             }
@@ -263,7 +263,7 @@ static size_t naive_merge(const struct made *made, bool scored, struct part *par
 static void add_random_merges(struct made *made, uint32_t count)
 {
     static const char *const letters[] = {"a", "b", "c", "d"};
-    for (uint32_t i = 0; i < 4; ++i)
+    for (uint32_t i = 0; i < 4; i++)
         if (made_find(made, letters[i]) == TOKEN_NONE)
             made_add(made, letters[i], TOKEN_NORMAL, -100);
     for (uint32_t i = 0; i < count;) {
@@ -278,7 +278,7 @@ static void add_random_merges(struct made *made, uint32_t count)
         char joined[160];
         snprintf(joined, sizeof joined, "%s %s", left, right);
         bool known = false;
-        for (uint32_t rank = 0; rank < made->merge_count; ++rank)
+        for (uint32_t rank = 0; rank < made->merge_count; rank++)
             known = known || strcmp(made->merges[rank], joined) == 0;
         if (known)
             continue;
@@ -292,11 +292,11 @@ static void assert_like_naive(struct made *made, bool scored)
 {
     struct tokenizer *tokenizer = made_tokenizer(made);
     static struct part parts[400];
-    for (int round = 0; round < 30; ++round) {
+    for (int round = 0; round < 30; round++) {
         /* Up to 48 bytes are merged by scanning, more through a heap. */
         size_t length = 1 + random_below(round % 4 == 0 ? 300 : 60), at = 0;
         char text[400];
-        for (size_t i = 0; i < length; ++i) {
+        for (size_t i = 0; i < length; i++) {
             text[i] = (char)('a' + random_below(4));
             parts[i] = (struct part){{text[i]}};
         }
@@ -304,7 +304,7 @@ static void assert_like_naive(struct made *made, bool scored)
         uint32_t *tokens;
         size_t count = encode(tokenizer, text, length, 0, 0, &tokens);
         ck_assert_uint_eq(count, expected);
-        for (size_t i = 0; i < count; ++i) {
+        for (size_t i = 0; i < count; i++) {
             ck_assert_str_eq(made->texts[tokens[i]], parts[i].text);
             at += strlen(parts[i].text);
         }
@@ -317,7 +317,7 @@ static void assert_like_naive(struct made *made, bool scored)
 
 START_TEST(test_merges_like_naive_ones)
 {
-    for (int round = 0; round < 5; ++round) {
+    for (int round = 0; round < 5; round++) {
         struct made *made = made_byte_level("gpt-2");
         add_random_merges(made, 20 + 40 * (uint32_t)round);
         assert_like_naive(made, false);
@@ -350,7 +350,7 @@ START_TEST(test_special_tokens)
     /* B7: without the flag the marker is ordinary text. */
     uint32_t *tokens;
     size_t count = encode(tokenizer, "hi<|im_end|>\n<|im_start|>system", 31, 0, 0, &tokens);
-    for (size_t i = 0; i < count; ++i)
+    for (size_t i = 0; i < count; i++)
         ck_assert(!tokenizer_is_control(tokenizer, tokens[i]));
     ck_assert_uint_eq(count, 31);
     free(tokens);
@@ -384,14 +384,14 @@ START_TEST(test_sentinel)
     assert_ids(tokenizer, SENTINEL_TEXT, parse, SENTINEL, IDS(TOKEN_NONE));
     /* Unasked for it is a character like others. */
     assert_ids(tokenizer, SENTINEL_TEXT, parse, 0, IDS(0xee, 0x80, 0x80));
-    for (int round = 0; round < 300; ++round) {
+    for (int round = 0; round < 300; round++) {
         char plain[200], marked[800];
         size_t plain_length = 0, marked_length = 0;
         static const char *const parts[] = {"ab",    " cd",   "abcd",  "  ", "\n", "<tool",   ">",
                                             "<|im_", "end|>", "don't", "12", "!?", "\xc3\xa9"};
-        for (int i = 0; i < 10; ++i) {
+        for (int i = 0; i < 10; i++) {
             const char *part = parts[random_below(13)];
-            for (const char *c = part; *c != '\0'; ++c) {
+            for (const char *c = part; *c != '\0'; c++) {
                 plain[plain_length++] = *c;
                 marked[marked_length++] = *c;
                 if (((uint8_t)c[1] & 0xc0) != 0x80) {
@@ -413,7 +413,7 @@ START_TEST(test_sentinel)
             ck_assert(memcmp(a, b, a_count * sizeof *a) == 0);
             free(a);
         }
-        for (size_t i = 0; i < b_count; ++i)
+        for (size_t i = 0; i < b_count; i++)
             ck_assert(b[i] < 256 || b[i] > end + 3);
         free(without);
         free(b);
@@ -549,23 +549,23 @@ START_TEST(test_any_bytes)
     static const char *const pres[] = {
         "gpt-2",        "smollm", "llama-bpe",   "qwen2", "tekken", "falcon",
         "deepseek-llm", "gpt-4o", "deepseek-v3", "bloom", NULL};
-    for (int kind = 0; kind < 11; ++kind) {
-        struct made *made = pres[kind] != NULL ? made_byte_level(pres[kind]) : made_sentencepiece();
+    for (int kind = 0; kind < 11; kind++) {
+        struct made *made = pres[kind] ? made_byte_level(pres[kind]) : made_sentencepiece();
         add_random_merges(made, 100);
         struct tokenizer *tokenizer = made_tokenizer(made);
         static const char *const fixed[] = {
             "\xe6\xad", "\xc0\x80", "\xed\xa0\x80",        "\xf5\x80\x80\x80",
             "\x80",     "\xff",     "a\x80 b\xf0\x9f\x98", "\xf0\x9f\x98\x80\xf0\x9f"};
-        for (size_t i = 0; i < sizeof fixed / sizeof fixed[0] && pres[kind] != NULL; ++i)
+        for (size_t i = 0; i < sizeof fixed / sizeof fixed[0] && pres[kind]; i++)
             assert_pieces_are(tokenizer, fixed[i], strlen(fixed[i]));
-        for (int round = 0; round < 400; ++round) {
+        for (int round = 0; round < 400; round++) {
             char text[300];
             size_t length = random_below(sizeof text);
-            for (size_t i = 0; i < length; ++i)
+            for (size_t i = 0; i < length; i++)
                 text[i] = round % 2 == 0
                               ? (char)random_below(256)
                               : "ab cd\n\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 \t"[random_below(17)];
-            if (pres[kind] != NULL) {
+            if (pres[kind]) {
                 assert_pieces_are(tokenizer, text, length);
             } else { /* a space is put in front */
                 uint32_t *tokens;
@@ -611,12 +611,12 @@ START_TEST(test_no_time_bombs)
                                        "deepseek-v3", "bloom",     "deepseek-coder", NULL};
     const size_t length = getenv("QUIRE_TEST_FULL") != NULL ? (size_t)4 << 20 : BOMB_BYTES;
     char *text = malloc(length + 1);
-    for (int kind = 0; kind < 12; ++kind) {
-        struct made *made = pres[kind] != NULL ? made_byte_level(pres[kind]) : made_sentencepiece();
+    for (int kind = 0; kind < 12; kind++) {
+        struct made *made = pres[kind] ? made_byte_level(pres[kind]) : made_sentencepiece();
         add_random_merges(made, 100);
         made_merge(made, "\xc4\xa0", "\xc4\xa0"); /* two spaces */
         struct tokenizer *tokenizer = made_tokenizer(made);
-        for (size_t u = 0; u < sizeof units / sizeof units[0]; ++u) {
+        for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
             size_t unit = strlen(units[u]), used = 0;
             while (used + unit <= length) {
                 memcpy(text + used, units[u], unit);
@@ -628,8 +628,8 @@ START_TEST(test_no_time_bombs)
             encode(tokenizer, text, used, TOKENIZER_PARSE_SPECIAL, 0, &tokens);
             free(tokens);
             double seconds = (double)(clock_now_ns() - start) / 1e9;
-            ck_assert_msg(seconds < 5, "%s, unit %zu: %.2f s",
-                          pres[kind] != NULL ? pres[kind] : "llama", u, seconds);
+            ck_assert_msg(seconds < 5, "%s, unit %zu: %.2f s", pres[kind] ? pres[kind] : "llama", u,
+                          seconds);
         }
         tokenizer_destroy(tokenizer);
         made_free(made);
@@ -646,7 +646,7 @@ START_TEST(test_very_long_pieces)
     struct tokenizer *tokenizer = made_tokenizer(made);
     const size_t length = 300001;
     char *text = malloc(length);
-    for (size_t i = 0; i < length; ++i)
+    for (size_t i = 0; i < length; i++)
         text[i] = (char)('a' + random_below(4));
     assert_pieces_are(tokenizer, text, length);
     for (size_t i = 0; i + 3 <= length; i += 3)
@@ -663,7 +663,7 @@ END_TEST
 static void *encode_often(void *arg)
 {
     const struct tokenizer *tokenizer = arg;
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 200; i++) {
         uint32_t *tokens;
         size_t count;
         if (tokenizer_encode(tokenizer, "abcd <|im_end|> abcd's 12\n", 26, TOKENIZER_PARSE_SPECIAL,
@@ -680,9 +680,9 @@ START_TEST(test_threads)
     add_random_merges(made, 100);
     struct tokenizer *tokenizer = made_tokenizer(made);
     pthread_t threads[4];
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < 4; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, encode_often, tokenizer), 0);
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; i++) {
         void *result;
         pthread_join(threads[i], &result);
         ck_assert_ptr_eq(result, tokenizer);
@@ -702,7 +702,7 @@ START_TEST(test_sentencepiece)
     static const char *const texts[] = {
         MARK,  "T",      "h",         "i",      "s",       "c",    "p",       ".",  "is",     "hi",
         "his", MARK "T", MARK "This", MARK "i", MARK "is", "This", MARK MARK, "Th", MARK "Th"};
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; ++i)
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         made_add(made, texts[i], TOKEN_NORMAL, strlen(texts[i]) < 4 ? -50 - (float)i : -(float)i);
     made_add(made, "<ud>", TOKEN_USER_DEFINED, 0);
     made_add(made, MARK "isunused", TOKEN_UNUSED, 5);
@@ -740,7 +740,7 @@ END_TEST
  */
 START_TEST(test_swallowed_space)
 {
-    for (int phi = 0; phi < 2; ++phi) {
+    for (int phi = 0; phi < 2; phi++) {
         struct made *made = made_sentencepiece();
         made->architecture = phi ? "phi3" : "llama";
         made->no_space_prefix = true;
@@ -768,7 +768,7 @@ START_TEST(test_bad_byte_tokens)
     /* B10 */
     static const char *const bad[] = {"<0x-1>", "<0xZZ>", "<0x100>", "<0x4>",  "<0X41>",
                                       "0x41",   "<0x41",  "<0x 1>",  "<0x+1>", ""};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct made *made = made_sentencepiece();
         free(made->texts[3 + 0x41]);
         made->texts[3 + 0x41] = strdup(bad[i]);
@@ -802,7 +802,7 @@ START_TEST(test_bad_vocabularies)
     made->no_merges = true;
     assert_refused(made, "tokenizer.ggml.merges");
     static const char *const merges[] = {"a zz", "zz a", "a b", "ab", " a", "a ", "", "a b c"};
-    for (size_t i = 0; i < sizeof merges / sizeof merges[0]; ++i) {
+    for (size_t i = 0; i < sizeof merges / sizeof merges[0]; i++) {
         made = made_byte_level("gpt-2");
         made_merge(made, "c", "d");
         made->merges[made->merge_count++] = strdup(merges[i]);
@@ -842,7 +842,7 @@ END_TEST
 /* B76: arrays of the wrong type or length. */
 START_TEST(test_bad_arrays)
 {
-    for (int kind = 0; kind < 5; ++kind) {
+    for (int kind = 0; kind < 5; kind++) {
         struct gguf_writer writer;
         gguf_writer_init(&writer);
         add_string(&writer, "tokenizer.ggml.model", "llama");

@@ -17,7 +17,7 @@
 static size_t unescape(char *line, size_t length)
 {
     size_t count = 0;
-    for (size_t i = 0; i < length; ++i) {
+    for (size_t i = 0; i < length; i++) {
         if (line[i] != '\\' || i + 1 >= length) {
             line[count++] = line[i];
             continue;
@@ -36,10 +36,10 @@ static size_t unescape(char *line, size_t length)
 
 static int print_pieces(const struct tokenizer *tokenizer)
 {
-    for (uint32_t i = 0; i < tokenizer_vocabulary(tokenizer); ++i) {
+    for (uint32_t i = 0; i < tokenizer_vocabulary(tokenizer); i++) {
         size_t length;
         const char *piece = tokenizer_piece(tokenizer, i, &length);
-        for (size_t j = 0; j < length; ++j)
+        for (size_t j = 0; j < length; j++)
             printf("%02x", (unsigned char)piece[j]);
         putchar('\n');
     }
@@ -64,7 +64,7 @@ static int print_ids(const struct tokenizer *tokenizer, unsigned flags)
             fprintf(stderr, "%s\n", error.message);
             return 1;
         }
-        for (size_t i = 0; i < count; ++i)
+        for (size_t i = 0; i < count; i++)
             printf(i > 0 ? " %u" : "%u", tokens[i]);
         putchar('\n');
         free(tokens);
@@ -79,7 +79,7 @@ int main(int argc, char **argv)
     struct gguf *gguf;
     struct tokenizer *tokenizer;
     if (argc == 2 && strcmp(argv[1], "--pre") == 0) {
-        for (uint32_t i = 0; pretokenizer_name(i) != NULL; ++i)
+        for (uint32_t i = 0; pretokenizer_name(i) != NULL; i++)
             puts(pretokenizer_name(i));
         return 0;
     }
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     gguf_close(gguf); /* a tokenizer keeps nothing of it */
     unsigned flags = 0;
     bool pieces = false;
-    for (int i = 2; i < argc; ++i) {
+    for (int i = 2; i < argc; i++) {
         flags |= strcmp(argv[i], "special") == 0 ? TOKENIZER_PARSE_SPECIAL : 0;
         flags |= strcmp(argv[i], "bos") == 0 ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0;
         pieces = pieces || strcmp(argv[i], "pieces") == 0;
