@@ -9,7 +9,7 @@
  * a beginning of it, nobody was preempted more than twice, all pages and bytes are free.
  *
  * And every order of events in tiny pools. QUIRE_SEEDS=N in the environment sets the number of
- * seeds (500); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
+ * seeds (500, with sanitizers 200); QUIRE_TEST_FULL=1 makes it 100,000 and the orders longer (sanitizers: 10,000).
  */
 #include "base/log.h"
 #include "engine/queue_bounds.h"
@@ -480,7 +480,7 @@ static void simulate(uint64_t seed)
 START_TEST(random_lives_keep_all_promises)
 {
     const char *seeds = getenv("QUIRE_SEEDS");
-    uint64_t count = seeds ? (uint64_t)atoll(seeds) : is_full_run() ? 100000 / SLOWER : 500;
+    uint64_t count = seeds ? (uint64_t)atoll(seeds) : is_full_run() ? 100000 / SLOWER : SLOWER > 1 ? 200 : 500;
     uint64_t per_loop = (count + LOOPS - 1) / LOOPS;
     for (uint64_t i = 0; i < per_loop; i++)
         simulate((uint64_t)_i * per_loop + i);
