@@ -480,7 +480,10 @@ static void simulate(uint64_t seed)
 START_TEST(random_lives_keep_all_promises)
 {
     const char *seeds = getenv("QUIRE_SEEDS");
-    uint64_t count = seeds ? (uint64_t)atoll(seeds) : is_full_run() ? 100000 / SLOWER : SLOWER > 1 ? 200 : 500;
+    uint64_t count = seeds           ? (uint64_t)atoll(seeds)
+                     : is_full_run() ? 100000 / SLOWER
+                     : SLOWER > 1    ? 200
+                                     : 500;
     uint64_t per_loop = (count + LOOPS - 1) / LOOPS;
     for (uint64_t i = 0; i < per_loop; i++)
         simulate((uint64_t)_i * per_loop + i);
