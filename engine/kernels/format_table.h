@@ -1,7 +1,7 @@
 /*
  * One row for each tensor format: everything that the kernels know of it. Private to
- * engine/kernels/ and its tests; a header, so that a row is a constant wherever a kernel is compiled
- * for one format.
+ * engine/kernels/ and its tests; a header, so that a row is a constant wherever a kernel is
+ * compiled for one format.
  *
  * A block in the file is a few fields, each of so many units of 4, 2 or 1 bytes at some offset:
  *
@@ -12,9 +12,9 @@
  *   Q8_0          d:f16 q:32                 Q6_K    q:128 high:64 scales:16 d:f16
  *   MXFP4         d:e8m0 q:16                IQ4_XS  d:f16 high scales:2 scales:4 q:128
  *
- * How the bits of weights lie in q and high is `weights`, how scales are stored is `scales`: block.c
- * reads both, vector/unpack.h does so for 16 rows. A new format whose bits lie like another's is a
- * row here; else it is a row, a `case` there and a `case` here (format_line).
+ * How the bits of weights lie in q and high is `weights`, how scales are stored is `scales`:
+ * block.c reads both, vector/unpack.h does so for 16 rows. A new format whose bits lie like
+ * another's is a row here; else it is a row, and a `case` in either reader (and in repack_line).
  */
 #ifndef QUIRE_ENGINE_KERNELS_FORMAT_TABLE_H
 #define QUIRE_ENGINE_KERNELS_FORMAT_TABLE_H

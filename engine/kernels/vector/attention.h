@@ -1,6 +1,6 @@
 /*
- * Attention over pages for several queries and heads at once; engine/kernels/attention.c says what is
- * computed and in which order. Bodies for any number of lanes.
+ * Attention over pages for several queries and heads at once; engine/kernels/attention.c says what
+ * is computed and in which order. Bodies for any number of lanes.
  *
  * A row is one query of one head. Per tile of 64 positions: scores of all rows (lanes are tokens),
  * softmax of each row, then values added to all rows (lanes are dimensions), so keys and values are

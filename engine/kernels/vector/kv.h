@@ -1,6 +1,6 @@
 /*
- * Encoding keys and values for their pages, and reading them back, for any number of lanes; kv_page.c is
- * the specification. The type is a constant where these are inlined.
+ * Encoding keys and values for their pages, and reading them back, for any number of lanes;
+ * kv_page.c is the specification. The type is a constant where these are inlined.
  */
 #ifndef QUIRE_ENGINE_KERNELS_VECTOR_KV_H
 #define QUIRE_ENGINE_KERNELS_VECTOR_KV_H

@@ -1,6 +1,6 @@
 /*
- * Eight lanes: the few vector operations that all kernels of this folder are written in, for AVX2, FMA
- * and F16C. lanes_avx512.h is the same with sixteen.
+ * Eight lanes: the few vector operations that all kernels of this folder are written in, for AVX2,
+ * FMA and F16C. lanes_avx512.h is the same with sixteen.
  *
  * Included by lanes.h only. Comparisons mirror the scalar ones: vf_max(a, b) is a > b ? a : b, and
  * so b when either is NaN.

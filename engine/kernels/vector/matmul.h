@@ -44,7 +44,8 @@ INLINE void clear(float *acc, uint32_t count)
    end. Measured on Zen 4; results do not depend on it.
    Tiles that read the chunk itself ask for all of the next one, with nibbles from half a chunk
    further on. Where panels are read first, reading takes steps too; with one or two rows of a
-   format with a table of values, whose panels are read from one end to the other, the hardware does better alone. */
+   format with a table of values, whose panels are read from one end to the other, the hardware does better
+   alone. */
 struct ahead {
     uint64_t skip;
     uint32_t lines;
