@@ -24,8 +24,12 @@
 #include <time.h>
 
 #define FUEL_MAX 390000u
-#define FUEL_BYTES 128u                /* that a rendering may hold for each fuel it was given */
-#define VALUE_BYTES 288u               /* of a JSON value in the engine: a map with one short key */
+#define FUEL_BYTES 128u  /* that a rendering may hold for each fuel it was given */
+#define VALUE_BYTES 288u /* of a JSON value in the engine: a map with one short key */
+/* Addresses, not memory, for allocations that the system refuses: blocks are rounded up to powers of
+   two, and what grows is there twice for a moment; a context has at most 131,072 values. */
+#define RESERVE_FACTOR 4
+#define RESERVE_CONTEXT_BYTES (64 * MIB)
 #define RAISED_CHARACTERS_MAX 200      /* of a template's own message */
 #define STACK_BYTES ((size_t)64 << 20) /* as the preprocessing thread has: see textshim.h */
 #define WAYS 3u                        /* in which its own control tokens are found */
@@ -137,9 +141,9 @@ static uint64_t fuel_for(const struct chat_template *chat_template)
     return min_u64(fuel, FUEL_MAX);
 }
 
-/* Rust ends the process when an allocation fails (see textshim.h). So what a usual rendering of this
-   context takes is asked of the system before, and given back untouched. Another thread may take it
-   in between, and a template that makes more than it is given is not covered. */
+/* Rust cannot go on when an allocation fails. The reserve (see textshim.h) is for that; but where the
+   system has no memory a request is refused before: what a usual rendering of this context takes is
+   asked of it, and given back untouched. */
 static bool system_has_memory(size_t context_length)
 {
     size_t bytes = MIB + 16 * context_length;
@@ -448,6 +452,8 @@ enum status chat_template_create(const char *source, size_t length, const char *
         chat_template->guard = *guard;
         *guard = (struct control_guard){0};
     }
+    if (!textshim_reserve(RESERVE_FACTOR * memory_bytes + RESERVE_CONTEXT_BYTES))
+        log_warn("chat_template", "no addresses are left for what the system may refuse later");
     enum status status = STATUS_OK;
     int result = TEXTSHIM_OK;
     if (length > LIMIT_TEMPLATE_BYTES)

@@ -1,11 +1,11 @@
 /*
- * The Rust text libraries behind one C ABI: chat templates (minijinja); constrained output joins
- * later through llguidance's own header.
+ * The Rust text libraries behind one C ABI: chat templates (minijinja); textgrammar.h has
+ * constrained output.
  *
  * A panic in Rust is caught at each entry and returned as TEXTSHIM_PANIC. A stack overflow and
- * running out of memory cannot be caught: sources and contexts are limited by the caller, who also
- * asks the system for a usual rendering's memory before each one (api/chat_template.c), and
- * render needs a stack of 64 MiB when the template is not trusted. (new brings its own stack.)
+ * running out of memory cannot be caught. So sources and contexts are limited by the caller, render
+ * has a stack of 64 MiB when the template is not trusted (new brings its own), and what the system
+ * refuses comes from textshim_reserve.
  */
 #ifndef QUIRE_TEXTSHIM_H
 #define QUIRE_TEXTSHIM_H
@@ -66,6 +66,11 @@ int textshim_template_trace(const struct textshim_template *shim_template, uint3
                             const char *context, size_t context_length, uint64_t fuel,
                             const char *plain, size_t plain_length, uint8_t *own, bool *same,
                             char *message, size_t message_capacity);
+
+/* Set `bytes` of addresses aside, once, for allocations that the system refuses: the library cannot go
+   on without memory. They are touched only then. Nonzero when they are there. Before any other
+   call. */
+int textshim_reserve(size_t bytes);
 
 /* Bytes that this library's allocator gave: to templates, compiled and running, and to the values
    that contexts become while they are rendered. */

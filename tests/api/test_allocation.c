@@ -7,6 +7,8 @@
 #include "base/bytes.h"
 #include "tests/api/fixture.h"
 
+#include "textshim.h"
+
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,6 +194,19 @@ START_TEST(a_long_conversation_borrows_memory)
 END_TEST
 
 #ifndef __SANITIZE_ADDRESS__
+static size_t no_clock(const char *format, char *out, size_t capacity)
+{
+    (void)format;
+    (void)out;
+    (void)capacity;
+    return 0;
+}
+
+static void append(void *arg, const char *bytes, size_t length)
+{
+    buffer_append(arg, bytes, length);
+}
+
 /* The system gives no more address space (ulimit -v): a chat is 503, and the process lives. */
 START_TEST(a_chat_without_memory)
 {
@@ -220,6 +235,66 @@ START_TEST(a_chat_without_memory)
     reply_deinit(&reply);
 }
 END_TEST
+
+struct block {
+    struct block *next;
+};
+
+/* What the heap still has without asking the system. */
+static struct block *take_everything(void)
+{
+    struct block *first = NULL;
+    for (size_t size = 16 * MIB; size >= 32; size /= 8)
+        for (struct block *block; (block = malloc(size)) != NULL; first = block)
+            block->next = first;
+    return first;
+}
+
+static void give_everything(struct block *first)
+{
+    while (first) {
+        struct block *next = first->next;
+        free(first);
+        first = next;
+    }
+}
+
+/* What the system refuses while a template runs comes from the reserve: Rust would end the process. */
+START_TEST(a_rendering_that_runs_out_of_memory_goes_on)
+{
+    static const char source[] =
+        "{% set s = 'a' * 1000000 %}{{ (s ~ s) | length }} {{ s | length }}";
+    struct textshim_template *template;
+    struct rlimit before, none;
+    struct buffer out;
+    char message[200] = "";
+    unsigned long pages = 0;
+    ck_assert(textshim_reserve(64 * MIB));
+    ck_assert_int_eq(textshim_template_new(source, sizeof source - 1, "", 0, "", 0, no_clock,
+                                           &template, message, sizeof message),
+                     TEXTSHIM_OK);
+    FILE *file = fopen("/proc/self/statm", "re");
+    ck_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    buffer_init(&out, 1000);
+    ck_assert(buffer_append(&out, "> ", 2));
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+    none = before;
+    none.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) / 2;
+    for (int i = 0; i < 20; i++) { /* blocks of the reserve are used again */
+        ck_assert_int_eq(setrlimit(RLIMIT_AS, &none), 0);
+        struct block *held = take_everything();
+        int status = textshim_template_render(template, "{}", 2, 1000, 4000000, append, &out,
+                                              message, sizeof message);
+        ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+        give_everything(held);
+        ck_assert_msg(status == TEXTSHIM_OK, "%d %s", status, message);
+    }
+    ck_assert_msg(strncmp(out.data, "> 2000000 10000002000000", 24) == 0, "%s", out.data);
+    buffer_deinit(&out);
+    textshim_template_free(template);
+}
+END_TEST
 #endif
 
 int main(void)
@@ -233,6 +308,7 @@ int main(void)
     tcase_add_test(tests, a_long_conversation_borrows_memory);
 #ifndef __SANITIZE_ADDRESS__
     tcase_add_test(tests, a_chat_without_memory);
+    tcase_add_test(tests, a_rendering_that_runs_out_of_memory_goes_on);
 #endif
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

@@ -6,6 +6,7 @@ mod grammar_abi;
 mod mark;
 mod memory;
 mod python;
+mod reserve;
 mod rewrite;
 mod schema;
 mod strings;
@@ -212,6 +213,13 @@ pub unsafe extern "C" fn textshim_template_free(template: *mut ChatTemplate) {
     if !template.is_null() {
         let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(template))));
     }
+}
+
+/// # Safety
+/// See textshim.h.
+#[no_mangle]
+pub unsafe extern "C" fn textshim_reserve(bytes: usize) -> c_int {
+    reserve::set_aside(bytes) as c_int
 }
 
 /// struct textshim_memory.

@@ -3,15 +3,18 @@
 //! other is of templates, compiled and running: what bounds it is their fuel, and the ledger shows that it does.
 //!
 //! Nothing is refused here: Rust code cannot go on without the memory it asks for, the process would be aborted.
-//! So that no request brings it there, what may be asked for is bounded before: contexts are charged by their
-//! values' number and refused when there is no room, templates get as much fuel as their memory can stand, and
-//! what is large is weighed before it is made (`python::weigh`).
+//! What the system refuses comes from a reserve (`reserve`). And what may be asked for is bounded before: contexts
+//! are charged by their values' number and refused when there is no room, templates get as much fuel as their
+//! memory can stand, and what is large is weighed before it is made (`python::weigh`).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use minijinja::Value;
+
+use crate::reserve;
 
 pub struct Ledger {
     used: AtomicUsize,
@@ -132,10 +135,32 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call is the system allocator's; counting neither allocates nor unwinds.
+/// The system's, or the reserve's when the system has none.
+unsafe fn take_block(layout: Layout, zeroed: bool) -> *mut u8 {
+    let block = if zeroed { System.alloc_zeroed(layout) } else { System.alloc(layout) };
+    if !block.is_null() {
+        return block;
+    }
+    let block = reserve::alloc(layout);
+    if zeroed && !block.is_null() {
+        block.write_bytes(0, layout.size()); // it may have been used before
+    }
+    block
+}
+
+unsafe fn give_block(block: *mut u8, layout: Layout) {
+    if reserve::holds(block) {
+        reserve::dealloc(block, layout);
+    } else {
+        System.dealloc(block, layout);
+    }
+}
+
+// SAFETY: every block is the system allocator's or the reserve's, and goes back to where it came from; counting
+// neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = System.alloc(layout);
+        let block = take_block(layout, false);
         if !block.is_null() {
             ledger().take(layout.size());
         }
@@ -143,7 +168,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let block = System.alloc_zeroed(layout);
+        let block = take_block(layout, true);
         if !block.is_null() {
             ledger().take(layout.size());
         }
@@ -151,17 +176,24 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        System.dealloc(block, layout);
+        give_block(block, layout);
         ledger().give(layout.size());
     }
 
     // Counted as if both blocks were there for a moment, which for small ones they are.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let moved = System.realloc(block, layout, size);
-        if !moved.is_null() {
-            ledger().take(size);
-            ledger().give(layout.size());
+        let in_reserve = reserve::holds(block);
+        let mut moved = if in_reserve { null_mut() } else { System.realloc(block, layout, size) };
+        if moved.is_null() {
+            moved = take_block(Layout::from_size_align_unchecked(size, layout.align()), false);
+            if moved.is_null() {
+                return moved;
+            }
+            moved.copy_from_nonoverlapping(block, layout.size().min(size));
+            give_block(block, layout);
         }
+        ledger().take(size);
+        ledger().give(layout.size());
         moved
     }
 }
