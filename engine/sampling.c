@@ -85,6 +85,10 @@ static void advance_matcher(const struct sampling *sampling, struct schedule_sam
         return;
     sample->forced_count =
         grammar_matcher_forced(matcher, sample->forced, min_u32(room, LIMIT_FORCED_TOKENS));
+    for (uint32_t i = 0; i < sample->forced_count; i++) {
+        if (is_end_token(sampling, sample->forced[i]))
+            sample->forced_count = i; /* an end is sampled, under its mask */
+    }
     if (sample->forced_count)
         sample->ok = grammar_matcher_accept(matcher, sample->forced, sample->forced_count,
                                             &sample->is_complete);

@@ -21,6 +21,7 @@
    limits let in (64 KiB of template). Only touched pages count. */
 #define STACK_BYTES (64 * MIB)
 #define GUARD_BYTES (64 * KIB)
+#define KEPT_STACK_BYTES (512 * KIB)
 
 /* What a job costs beside its text, so that many tiny ones count too. */
 #define JOB_BYTES 4096u
@@ -131,6 +132,16 @@ static void run_job(struct preprocessing_thread *thread, struct lane *lane, enum
     lane->served_bytes += cost;
 }
 
+/* What a deep recursion has touched goes back to the system; what jobs usually use stays. */
+static void return_stack(const struct preprocessing_thread *thread)
+{
+    char here;
+    uintptr_t low = (uintptr_t)thread->stack + GUARD_BYTES;
+    uintptr_t high = ((uintptr_t)&here - KEPT_STACK_BYTES) & ~(uintptr_t)4095;
+    if (high > low)
+        madvise((void *)low, high - low, MADV_DONTNEED); /* a wish */
+}
+
 static void *preprocessing_thread_main(void *arg)
 {
     struct preprocessing_thread *thread = arg;
@@ -142,6 +153,7 @@ static void *preprocessing_thread_main(void *arg)
             break;
         struct lane *lane = next_lane(thread);
         run_job(thread, lane, next_size(lane));
+        return_stack(thread);
     }
     pthread_mutex_unlock(&thread->lock);
     return NULL;

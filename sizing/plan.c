@@ -273,6 +273,16 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     return STATUS_OK;
 }
 
+/* What depends on whether there is constrained output. */
+static enum status size_rest(const struct plan_model *model, struct plan *plan,
+                             const struct settings *settings, bool grammars, struct error *error)
+{
+    plan->engine.grammars = grammars;
+    size_shares(plan, settings, plan->total_bytes);
+    choose_rows(model, plan, settings);
+    return choose_pages(model, plan, settings, error);
+}
+
 enum status plan_make(const struct plan_model *model, const struct settings *settings,
                       struct plan *out, struct error *error)
 {
@@ -310,10 +320,11 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
         PROGRAM_BYTES + COST_LOG_BYTES + settings->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
     size_engine(model, out, 1, 1); /* the weights */
-    out->engine.grammars = settings->serves && grammars_fit(out);
-    size_shares(out, settings, out->total_bytes);
-    choose_rows(model, out, settings);
-    return choose_pages(model, out, settings, error);
+    /* Pages for at least something come before constrained output. */
+    if (settings->serves && grammars_fit(out) &&
+        size_rest(model, out, settings, true, NULL) == STATUS_OK)
+        return STATUS_OK;
+    return size_rest(model, out, settings, false, error);
 }
 
 static bool holds(const struct plan_model *model, struct settings *settings, uint64_t total,

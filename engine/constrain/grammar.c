@@ -175,6 +175,13 @@ enum status grammar_compile(struct grammar_vocabulary *vocabulary, enum grammar_
     atomic_init(&grammar->ref_count, 1);
     grammar->vocabulary = vocabulary;
     uint64_t bytes = textgrammar_bytes(grammar->inner);
+    uint64_t room = vocabulary->budget->cap_bytes[BUDGET_GRAMMAR] - vocabulary->bytes;
+    if (bytes > room) {
+        textgrammar_free(grammar->inner);
+        free(grammar);
+        return error_set(error, STATUS_INVALID, NULL,
+                         "compiled it takes more memory than this server has for grammars");
+    }
     if (!take_room(vocabulary, bytes)) {
         textgrammar_free(grammar->inner);
         free(grammar);
@@ -198,6 +205,11 @@ void grammar_release(struct grammar *grammar)
     textgrammar_free(grammar->inner);
     budget_give(grammar->vocabulary->budget, BUDGET_GRAMMAR, grammar->bytes);
     free(grammar);
+}
+
+bool grammar_is_shared(const struct grammar *grammar)
+{
+    return atomic_load(&grammar->ref_count) > 1;
 }
 
 uint64_t grammar_bytes(const struct grammar *grammar)

@@ -53,6 +53,7 @@ enum status grammar_compile(struct grammar_vocabulary *vocabulary, enum grammar_
                             struct error *error);
 struct grammar *grammar_take(struct grammar *grammar); /* one more reference */
 void grammar_release(struct grammar *grammar);         /* NULL is allowed */
+bool grammar_is_shared(const struct grammar *grammar); /* has more than one reference */
 uint64_t grammar_bytes(const struct grammar *grammar);
 
 /* When the account has no room, evict(arg) is called until there is, or it says false: the cache of

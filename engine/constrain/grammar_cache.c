@@ -51,16 +51,24 @@ static void push_front(struct grammar_cache *cache, struct entry *entry)
 }
 
 /* Under lock. */
-static bool evict_last(struct grammar_cache *cache)
+static void remove_entry(struct grammar_cache *cache, struct entry *entry)
 {
-    struct entry *entry = cache->last;
-    if (!entry)
-        return false;
     unlink_entry(cache, entry);
     grammar_release(entry->grammar);
     budget_give(cache->budget, BUDGET_GRAMMAR, sizeof(*entry) + entry->length);
     free(entry);
-    return true;
+}
+
+/* Under lock: the least recently used of those that no sequence uses; to give up others frees
+   nothing. false: there is none. */
+static bool evict_unused(struct grammar_cache *cache)
+{
+    struct entry *entry = cache->last;
+    while (entry && grammar_is_shared(entry->grammar))
+        entry = entry->before;
+    if (entry)
+        remove_entry(cache, entry);
+    return entry != NULL;
 }
 
 /* For grammar_vocabulary_set_evict. */
@@ -68,7 +76,7 @@ static bool evict(void *arg)
 {
     struct grammar_cache *cache = arg;
     pthread_mutex_lock(&cache->lock);
-    bool evicted = evict_last(cache);
+    bool evicted = evict_unused(cache);
     pthread_mutex_unlock(&cache->lock);
     return evicted;
 }
@@ -99,8 +107,8 @@ void grammar_cache_destroy(struct grammar_cache *cache)
 {
     if (!cache)
         return;
-    while (evict_last(cache))
-        continue;
+    while (cache->last)
+        remove_entry(cache, cache->last);
     grammar_vocabulary_destroy(cache->vocabulary);
     pthread_mutex_destroy(&cache->lock);
     free(cache);
@@ -131,9 +139,9 @@ static void add(struct grammar_cache *cache, struct grammar *grammar, enum gramm
     uint64_t bytes = sizeof(struct entry) + length;
     pthread_mutex_lock(&cache->lock);
     while (cache->count >= LIMIT_GRAMMARS)
-        evict_last(cache);
+        remove_entry(cache, cache->last);
     bool room = budget_take(cache->budget, BUDGET_GRAMMAR, bytes);
-    while (!room && evict_last(cache))
+    while (!room && evict_unused(cache))
         room = budget_take(cache->budget, BUDGET_GRAMMAR, bytes);
     struct entry *entry = room ? malloc(bytes) : NULL;
     if (entry) {

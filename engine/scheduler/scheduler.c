@@ -250,6 +250,9 @@ static uint32_t decoding_limit(struct scheduler *s, uint64_t now_ns)
 static void schedule_decoding(struct scheduler *s, uint32_t limit)
 {
     step_select_decoding(&s->step, limit);
+    /* Forced tokens leave half of the rest to prompts. */
+    if (s->queue.waiting_count > 0 || slots_find(&s->slots, SEQUENCE_PREFILL))
+        s->step.spare_tokens /= 2;
     if (preemption_secure_pages(&s->preemption))
         s->queue.is_blocked = true;
     step_take_pages(&s->step);

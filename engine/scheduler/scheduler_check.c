@@ -46,7 +46,8 @@ static const char *check_sequence(const struct slots *slots, const struct sequen
         return "a sequence has nothing to compute";
     if (sequence->state == SEQUENCE_SWAPPING_OUT)
         return sequence_has_pages(sequence) ? NULL : "a sequence was swapped out and has its slot";
-    if (sequence->state == SEQUENCE_DECODE && sequence->computed >= sequence->token_count)
+    if (sequence->state == SEQUENCE_DECODE &&
+        sequence->token_count - sequence->computed > 1 + LIMIT_FORCED_TOKENS)
         return "a decoding sequence is behind";
     return check_tables(slots, sequence);
 }

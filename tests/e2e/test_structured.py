@@ -154,6 +154,12 @@ def test_hostile_schemas_cost_nobody_else_anything(server, client):
         assert answer.status_code in (200, 400, 500), answer.text
         account = grammar_account(server)
         assert account["used_bytes"] <= account["limit_bytes"] and account["peak_bytes"] <= account["limit_bytes"]
+    # What a refusal says is freed in the ledger that it was made in: templates still have their fuel.
+    used = httpx.get(server.url + "/debug/memory").json()["accounts"]["template"]["used_bytes"]
+    for i in range(40):
+        long = {"properties": {"p" * 100000 + str(i): {"not": {}}}}
+        assert httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "guided_json": long}, timeout=60).status_code == 400
+    assert abs(httpx.get(server.url + "/debug/memory").json()["accounts"]["template"]["used_bytes"] - used) < 100000
     assert chat(client, max_tokens=12).choices[0].message.content == before
 
 
@@ -168,7 +174,7 @@ def test_the_account_comes_back(server, client):
 
 
 def test_without_room_it_is_refused_by_name():
-    with harness.Server("--memory", "200MiB") as server:
+    with harness.started("--memory", "200MiB") as server:
         answer = httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "response_format": {"type": "json_object"}})
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format"
         assert httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "max_tokens": 3}).status_code == 200

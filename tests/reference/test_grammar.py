@@ -144,6 +144,10 @@ REJECTED = [
     ({"type": "array", "prefixItems": [{"type": "boolean"}], "items": False}, ["[1]", "[true,1]"], ["[true]", "[]"]),
     ({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False},
      ["{}", "{\"a\":\"1\"}", "{\"a\":1,\"b\":2}", "[]"], ["{\"a\":1}"]),
+    ({"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1, "additionalItems": False}, ["[1]", "[]"], ["[\"a\"]"]),
+    ({"items": [{"type": "null"}], "allOf": [{}], "additionalItems": False, "type": "array"}, ["[null,1]"], ["[null]"]),
+    ({"type": "integer", "exclusiveMinimum": True, "anyOf": [{}], "minimum": 5, "$schema": "http://json-schema.org/draft-04/schema#"},
+     ["5", "4"], ["6"]),
     ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, ["\"1\"", "null"], ["1", "true"]),
     ({"allOf": [{"type": "integer"}, {"minimum": 5}]}, ["4", "5.5"], ["5"]),
     ({"type": ["string", "null"]}, ["1"], ["null", "\"\""]),
@@ -175,6 +179,11 @@ REFUSED = [
     ({"unevaluatedProperties": False}, "/unevaluatedProperties"),
     ({"propertyNames": {"pattern": "a"}}, "/propertyNames"),
     ({"properties": {"a": 3}}, "/properties/a"),
+    ({"const": 2 ** 53 + 1}, "/const"),
+    ({"enum": [1, [2 ** 60]]}, "/enum"),
+    ({"type": "integer", "maximum": 2 ** 70}, "/maximum"),
+    ({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2}, "/minProperties"),
+    ({"prefixItems": [{}], "items": [{}], "additionalItems": False}, "/prefixItems"),
 ]
 
 

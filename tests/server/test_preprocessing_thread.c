@@ -190,7 +190,8 @@ static void push_another(void *arg)
     if (order_count++ < 1000 && order_count < 1000) {
         late[next] =
             (struct preprocessing_job){.run = push_another, .bytes = PREPROCESSING_JOB_SHORT_BYTES};
-        ck_assert(preprocessing_thread_push(thread, &late[next]));
+        if (!preprocessing_thread_push(thread, &late[next]))
+            order_count = 1000; /* the test is over */
     }
 }
 

@@ -224,7 +224,9 @@ impl<'a> Reader<'a> {
             Some(b'{') => {
                 let end = self.text[self.at..].iter().position(|&byte| byte == b'}');
                 let Some(end) = end else { return self.fail("`}` is missing") };
-                let inner = String::from_utf8_lossy(&self.text[self.at + 1..self.at + end]).replace(' ', "");
+                let inner = String::from_utf8_lossy(&self.text[self.at + 1..self.at + end]);
+                let inner: Vec<&str> = inner.split(',').map(str::trim).collect();
+                let inner = inner.join(",");
                 let number = |text: &str| text.is_empty() || text.parse::<u16>().is_ok();
                 let (low, high) = inner.split_once(',').unwrap_or((&inner, &inner));
                 if low.is_empty() || !number(low) || !number(high) {
@@ -238,10 +240,16 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// The character that begins here; the text is UTF-8.
+    fn next_char(&self) -> Option<char> {
+        let rest = &self.text[self.at..];
+        let length = (1..=rest.len().min(4)).find(|&n| std::str::from_utf8(&rest[..n]).is_ok())?;
+        std::str::from_utf8(&rest[..length]).ok()?.chars().next()
+    }
+
     /// One character of a string or a class, escapes resolved.
     fn character(&mut self) -> Result<char> {
-        let rest = std::str::from_utf8(&self.text[self.at..]).unwrap_or("");
-        let Some(first) = rest.chars().next() else { return self.fail("the grammar ends in a string or class") };
+        let Some(first) = self.next_char() else { return self.fail("the grammar ends in a string or class") };
         self.at += first.len_utf8();
         if first == '\n' {
             return self.fail("a string or class ends on its line");

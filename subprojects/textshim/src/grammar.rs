@@ -27,7 +27,7 @@ const JSON_BLANKS: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,64}";
 /// How a C tokenizer is asked for the tokens of bytes: returns their number, writes at most `capacity`.
 pub type Tokenize = extern "C" fn(*mut c_void, *const c_char, usize, *mut u32, usize) -> usize;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Failure {
     /// The grammar is wrong or asks for what is not supported: where (a JSON pointer, or empty) and why.
     Invalid { path: String, reason: String },
@@ -84,6 +84,15 @@ impl TokenizerEnv for Tokens {
     }
 }
 
+/// A failure leaves the ledger that it was made in: the caller frees it under another one.
+fn leave<T>(ledger: &Ledger, result: Result<T, Failure>) -> Result<T, Failure> {
+    result.map_err(|failure| {
+        let copy = failure.clone();
+        charge(ledger, || drop(failure));
+        copy
+    })
+}
+
 /// A value whose bytes are entered in a ledger of its own, from its making to its end.
 struct Charged<T> {
     ledger: Box<Ledger>,
@@ -91,15 +100,17 @@ struct Charged<T> {
 }
 
 impl<T> Charged<T> {
-    fn make<E>(body: impl FnOnce() -> Result<T, E>) -> Result<Charged<T>, E> {
+    fn make(body: impl FnOnce() -> Result<T, Failure>) -> Result<Charged<T>, Failure> {
         let ledger = Box::new(Ledger::new());
-        let value = ManuallyDrop::new(charge(&ledger, body)?);
+        let made = charge(&ledger, body);
+        let value = ManuallyDrop::new(leave(&ledger, made)?);
         Ok(Charged { ledger, value })
     }
 
-    fn with<R>(&mut self, body: impl FnOnce(&mut T) -> R) -> R {
+    fn with<R>(&mut self, body: impl FnOnce(&mut T) -> Result<R, Failure>) -> Result<R, Failure> {
         let value = &mut self.value;
-        charge(&self.ledger, || body(value))
+        let result = charge(&self.ledger, || body(value));
+        leave(&self.ledger, result)
     }
 
     fn used(&self) -> usize {
@@ -257,8 +268,7 @@ pub struct Matcher {
 
 impl Matcher {
     pub fn new(grammar: &Arc<Grammar>) -> Matcher {
-        let made: Result<_, ()> = Charged::make(|| Ok(grammar.inner.value.deep_clone()));
-        let Ok(inner) = made else { unreachable!() };
+        let Ok(inner) = Charged::make(|| Ok(grammar.inner.value.deep_clone())) else { unreachable!() };
         Matcher { inner, words: grammar.words, _grammar: grammar.clone() }
     }
 

@@ -4,6 +4,8 @@
 //! The keywords are those of drafts 4 to 2020-12. A keyword that no draft defines is an annotation, as the
 //! specification says (JSON Schema 2020-12, core, section 6.5).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 /// Enforced by llguidance.
@@ -88,10 +90,58 @@ fn walk(schema: &Value, path: &str) -> Result<Value, Refusal> {
             out.insert(keyword.clone(), keep(name, value, &place)?);
         }
     }
-    Ok(Value::Object(out))
+    check_together(&mut out, path)?;
+    Ok(Value::Object(in_one_run(out)))
+}
+
+/// Keywords whose meaning depends on others beside them.
+fn check_together(out: &mut Map<String, Value>, path: &str) -> Result<(), Refusal> {
+    if !out.get("items").is_some_and(Value::is_array) {
+        out.shift_remove("additionalItems"); // it has no meaning then, and would hide prefixItems
+    } else if out.contains_key("prefixItems") {
+        return refuse(&join(path, "prefixItems"), "`prefixItems` beside a list of `items` is not supported");
+    }
+    // A name that is written twice counts once for whoever reads it; of names that are no property's only one
+    // is sure to be new.
+    let required: HashSet<&str> =
+        out.get(REQUIRED).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    if out.get("minProperties").and_then(Value::as_u64).is_some_and(|least| least > required.len() as u64 + 1) {
+        let reason = "`minProperties` is supported up to one more than `required` names";
+        return refuse(&join(path, "minProperties"), reason);
+    }
+    Ok(())
+}
+
+/// llguidance reads the keywords between two of these by themselves, so the others are put in one run before them.
+fn in_one_run(out: Map<String, Value>) -> Map<String, Value> {
+    const APPLICATORS: [&str; 6] = ["$ref", "allOf", "anyOf", "const", "enum", "oneOf"];
+    let (late, mut early): (Map<String, Value>, Map<String, Value>) =
+        out.into_iter().partition(|(keyword, _)| APPLICATORS.contains(&keyword.as_str()));
+    early.extend(late);
+    early
+}
+
+/// Numbers become doubles inside llguidance: integers that those cannot hold are refused.
+fn is_exact(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => {
+            number.as_f64().is_some_and(|double| double.fract() != 0.0 || double.abs() <= (1u64 << 53) as f64)
+                && (number.is_f64() || number.as_i64().is_some_and(|whole| whole.unsigned_abs() <= 1 << 53))
+        }
+        Value::Array(values) => values.iter().all(is_exact),
+        Value::Object(map) => map.values().all(is_exact),
+        _ => true,
+    }
 }
 
 fn keep(keyword: &str, value: &Value, place: &str) -> Result<Value, Refusal> {
+    let counts_numbers = matches!(
+        keyword,
+        "const" | "enum" | "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf"
+    );
+    if counts_numbers && !is_exact(value) {
+        return refuse(place, "integers beyond 2^53 are not supported");
+    }
     match keyword {
         "properties" | "patternProperties" | "$defs" | "definitions" => {
             let Value::Object(map) = value else {

@@ -74,6 +74,7 @@ void byte_grammar_init(struct budget *budget, uint32_t vocabulary, uint32_t end_
     if (status != STATUS_OK)
         fprintf(stderr, "byte_grammar: %s\n", error.message);
     CHECK(status == STATUS_OK);
+    gguf_close(gguf);
     gguf_writer_deinit(&writer);
 }
 
