@@ -90,7 +90,7 @@ def check_report(server):
     assert answer.status == 200 and answer.headers["Content-Type"] == "application/json"
     report = answer.json
     accounts = report["accounts"]
-    assert set(accounts) == {"program", "weights", "tokenizer", "template", "scratch", "http", "requests", "kv"}
+    assert set(accounts) == {"program", "weights", "tokenizer", "template", "grammar", "scratch", "http", "requests", "kv"}
     assert sum(a["limit_bytes"] for a in accounts.values()) + report["unassigned_bytes"] == report["budget_bytes"]
     for name, account in accounts.items():
         assert account["used_bytes"] <= account["peak_bytes"] <= account["limit_bytes"], name

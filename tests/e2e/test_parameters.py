@@ -73,7 +73,7 @@ UNSUPPORTED = [
     for field, value in [("suffix", "x"), ("use_beam_search", True), ("response_format", {"type": "x"})]
 ] + [
     chat(f"{field} is not done here", [{"role": "user", "content": "x"}], param=field, **{field: value})
-    for field, value in [("response_format", {"type": "json_object"}), ("tool_choice", "required"),
+    for field, value in [("response_format", {"type": "x"}), ("tool_choice", "required"),
                          ("best_of", 3), ("audio", {"voice": "x"}), ("functions", [{"name": "f"}])]
 ]
 

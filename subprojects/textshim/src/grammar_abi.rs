@@ -5,6 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
 use crate::grammar::{Failure, Grammar, Kind, Limits, Matcher, Tokenize, Vocabulary};
+use crate::memory::{charge, GRAMMARS};
 use crate::{bytes_of, silence_panics, write_message};
 
 const OK: c_int = 0;
@@ -26,8 +27,9 @@ unsafe fn report(out: *mut Report, path: &str, message: &str) {
     }
 }
 
+/// Runs an entry's body; failures and panics become a status and a report.
 unsafe fn guard(error: *mut Report, body: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    charge(&GRAMMARS, || match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OK,
         Ok(Err(Failure::Invalid { path, reason })) => {
             report(error, &path, &reason);
@@ -41,7 +43,14 @@ unsafe fn guard(error: *mut Report, body: impl FnOnce() -> Result<(), Failure>) 
             report(error, "", "the grammar library failed");
             PANIC
         }
-    }
+    })
+}
+
+/// Drops what an entry made.
+fn free(body: impl FnOnce()) {
+    charge(&GRAMMARS, || {
+        let _ = catch_unwind(AssertUnwindSafe(body));
+    });
 }
 
 type TokenAt = extern "C" fn(*mut c_void, u32, *mut *const c_char, *mut usize) -> c_int;
@@ -90,7 +99,7 @@ pub unsafe extern "C" fn textgrammar_vocabulary_bytes(vocabulary: *const Vocabul
 #[no_mangle]
 pub unsafe extern "C" fn textgrammar_vocabulary_free(vocabulary: *mut Vocabulary) {
     if !vocabulary.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(vocabulary))));
+        free(|| drop(Box::from_raw(vocabulary)));
     }
 }
 
@@ -127,7 +136,7 @@ pub unsafe extern "C" fn textgrammar_bytes(grammar: *const Grammar) -> usize {
 #[no_mangle]
 pub unsafe extern "C" fn textgrammar_free(grammar: *const Grammar) {
     if !grammar.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(Arc::from_raw(grammar))));
+        free(|| drop(Arc::from_raw(grammar)));
     }
 }
 
@@ -150,7 +159,7 @@ pub unsafe extern "C" fn textgrammar_matcher_new(grammar: *const Grammar, error:
 #[no_mangle]
 pub unsafe extern "C" fn textgrammar_matcher_free(matcher: *mut Matcher) {
     if !matcher.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(Box::from_raw(matcher))));
+        free(|| drop(Box::from_raw(matcher)));
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Ledger {
 
 pub static TEMPLATES: Ledger = Ledger::new();
 pub static CONTEXTS: Ledger = Ledger::new();
+/// What grammars hold beside their own ledgers: the objects' frames.
+pub static GRAMMARS: Ledger = Ledger::new();
 
 impl Ledger {
     pub const fn new() -> Ledger {
