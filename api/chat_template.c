@@ -432,6 +432,25 @@ static enum status load_templates(struct load *load, struct error *error)
     return load->status;
 }
 
+/* Once in a process, for the first template. */
+static void set_reserve_aside(uint64_t memory_bytes)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool done;
+    size_t bytes = RESERVE_FACTOR * memory_bytes + RESERVE_CONTEXT_BYTES;
+    pthread_mutex_lock(&lock);
+    if (!done) {
+        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        done = base != MAP_FAILED;
+        if (done)
+            textshim_reserve(base, bytes);
+        else
+            log_warn("chat_template", "no addresses are left for what the system may refuse later");
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 enum status chat_template_create(const char *source, size_t length, const char *bos_text,
                                  const char *eos_text, struct control_guard *guard,
                                  uint64_t memory_bytes, struct chat_template **out,
@@ -452,8 +471,7 @@ enum status chat_template_create(const char *source, size_t length, const char *
         chat_template->guard = *guard;
         *guard = (struct control_guard){0};
     }
-    if (!textshim_reserve(RESERVE_FACTOR * memory_bytes + RESERVE_CONTEXT_BYTES))
-        log_warn("chat_template", "no addresses are left for what the system may refuse later");
+    set_reserve_aside(memory_bytes);
     enum status status = STATUS_OK;
     int result = TEXTSHIM_OK;
     if (length > LIMIT_TEMPLATE_BYTES)

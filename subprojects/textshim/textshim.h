@@ -67,10 +67,10 @@ int textshim_template_trace(const struct textshim_template *shim_template, uint3
                             const char *plain, size_t plain_length, uint8_t *own, bool *same,
                             char *message, size_t message_capacity);
 
-/* Set `bytes` of addresses aside, once, for allocations that the system refuses: the library cannot go
-   on without memory. They are touched only then. Nonzero when they are there. Before any other
-   call. */
-int textshim_reserve(size_t bytes);
+/* A range of mapped addresses, for allocations that the system refuses: the library cannot go on
+   without memory. It is touched only then and never given back. Once in a process, from one thread,
+   before any other call; begins at a page. */
+void textshim_reserve(void *base, size_t bytes);
 
 /* Bytes that this library's allocator gave: to templates, compiled and running, and to the values
    that contexts become while they are rendered. */

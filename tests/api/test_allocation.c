@@ -269,7 +269,6 @@ START_TEST(a_rendering_that_runs_out_of_memory_goes_on)
     struct buffer out;
     char message[200] = "";
     unsigned long pages = 0;
-    ck_assert(textshim_reserve(64 * MIB));
     ck_assert_int_eq(textshim_template_new(source, sizeof source - 1, "", 0, "", 0, no_clock,
                                            &template, message, sizeof message),
                      TEXTSHIM_OK);

@@ -218,8 +218,8 @@ pub unsafe extern "C" fn textshim_template_free(template: *mut ChatTemplate) {
 /// # Safety
 /// See textshim.h.
 #[no_mangle]
-pub unsafe extern "C" fn textshim_reserve(bytes: usize) -> c_int {
-    reserve::set_aside(bytes) as c_int
+pub unsafe extern "C" fn textshim_reserve(base: *mut c_void, bytes: usize) {
+    reserve::set_aside(base.cast(), bytes);
 }
 
 /// struct textshim_memory.

@@ -6,7 +6,7 @@
 //! powers of two and are used again by later blocks of the same size, so that what is touched stays within twice
 //! what is live. When the range is used up too the process is aborted; its size is chosen so that this cannot be.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::Layout;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
@@ -31,23 +31,10 @@ static RESERVE: Reserve = Reserve {
     free: [const { AtomicPtr::new(null_mut()) }; CLASSES],
 };
 
-/// Sets `size` bytes of addresses aside, once; false when there are none. Later calls change nothing.
-pub fn set_aside(size: usize) -> bool {
-    if !RESERVE.base.load(Acquire).is_null() {
-        return true;
-    }
-    let Ok(layout) = Layout::from_size_align(size, ALIGN) else { return false };
-    // SAFETY: the layout is not empty for any caller; large blocks are mapped and untouched.
-    let base = unsafe { System.alloc(layout) };
-    if base.is_null() {
-        return false;
-    }
+/// The range that is set aside, once; false when there is one already. It begins at a page.
+pub fn set_aside(base: *mut u8, size: usize) -> bool {
     RESERVE.size.store(size, Release);
-    if RESERVE.base.compare_exchange(null_mut(), base, AcqRel, Acquire).is_err() {
-        // SAFETY: it was given for this layout.
-        unsafe { System.dealloc(base, layout) };
-    }
-    true
+    RESERVE.base.compare_exchange(null_mut(), base, AcqRel, Acquire).is_ok()
 }
 
 /// Was the block given by `alloc`?
