@@ -51,8 +51,8 @@ void sampling_run(struct sampling *sampling, const struct schedule *schedule);
 
 /* Draws one sample from `logits`, which are overwritten; `allowed` is its mask, NULL where there is no
    grammar. Behind the token its matcher says whether the answer is complete and which tokens are
-   forced: the same that sampling under masks would give one after the other. Where
-   log-probabilities are wanted it is done that way. Any thread. */
+   forced. They depend on the sequence's own tokens alone. Where log-probabilities are wanted none
+   is forced: every token is sampled, under a mask that leaves no choice. Any thread. */
 void sampling_draw(const struct sampling *sampling, struct schedule_sample *sample, float *logits,
                    const uint32_t *allowed, void *workspace);
 

@@ -67,7 +67,7 @@ struct preprocessing_thread {
 /* With something for each job, so that many tiny ones count too. */
 static uint64_t job_cost(const struct preprocessing_job *job)
 {
-    return job->bytes + 4096;
+    return job->bytes + JOB_BYTES;
 }
 
 static enum size job_size(const struct preprocessing_job *job)

@@ -235,7 +235,7 @@ static bool enter_growth(struct grammar_matcher *matcher)
 }
 
 /* Every call's end: a status of the library, then the budget. */
-static bool settle_call(struct grammar_matcher *matcher, int status)
+static bool finish_call(struct grammar_matcher *matcher, int status)
 {
     matcher->has_failed = status != TEXTGRAMMAR_OK || !enter_growth(matcher);
     return !matcher->has_failed;
@@ -269,7 +269,7 @@ bool grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *allowed, si
 {
     if (matcher->has_failed)
         return false;
-    return settle_call(matcher,
+    return finish_call(matcher,
                        textgrammar_matcher_mask(matcher->inner, allowed, words, &matcher->error));
 }
 
@@ -279,7 +279,7 @@ uint32_t grammar_matcher_forced(struct grammar_matcher *matcher, uint32_t *token
     size_t count = 0;
     if (matcher->has_failed || capacity == 0)
         return 0;
-    if (!settle_call(matcher, textgrammar_matcher_forced(matcher->inner, tokens, capacity, &count,
+    if (!finish_call(matcher, textgrammar_matcher_forced(matcher->inner, tokens, capacity, &count,
                                                          &matcher->error)))
         return 0;
     return (uint32_t)count;
@@ -292,7 +292,7 @@ bool grammar_matcher_accept(struct grammar_matcher *matcher, const uint32_t *tok
     *ended = false;
     if (matcher->has_failed)
         return false;
-    bool ok = settle_call(
+    bool ok = finish_call(
         matcher, textgrammar_matcher_accept(matcher->inner, tokens, count, &end, &matcher->error));
     *ended = ok && end;
     return ok;
