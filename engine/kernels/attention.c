@@ -2,7 +2,8 @@
  * The specification of attention, for one query and one head at a time. Keys and values are what
  * kv_page.c reads back from the page, as floats, whatever their type.
  *
- * A query at position P sees keys lo … P (lo > 0 with a window); others are skipped, never read.
+ * A query at position P sees keys lo … P (lo > 0 with a window), or, where a task has a key_count,
+ * keys 0 … key_count − 1; others are skipped, never read.
  * Keys are walked upwards in segments of 512 and tiles of 64 positions, both at absolute multiples,
  * so pages, chunks and batches cannot show. In a segment, from m = −∞, l = 0, o = 0, per tile:
  *
@@ -114,7 +115,8 @@ static void walk_segment(const struct attention_task *task, const float *q, uint
 {
     uint32_t start =
         max_u32(attention_first_visible(position, task->window), s * ATTENTION_SEGMENT);
-    uint32_t end = min_u32(position + 1, (s + 1) * ATTENTION_SEGMENT);
+    uint32_t last = attention_last_visible(task, position);
+    uint32_t end = min_u32(last + 1, (s + 1) * ATTENTION_SEGMENT);
     running_start(running, task->kv->head_dim);
     while (start < end) {
         uint32_t tile_end = min_u32(end, (start / ATTENTION_TILE + 1) * ATTENTION_TILE);
@@ -138,7 +140,8 @@ static void attend(const struct attention_task *task, const float *q, uint32_t p
     struct running total = {.out = scratch + head_dim};
     uint32_t first = attention_first_visible(position, task->window);
     running_start(&total, head_dim);
-    for (uint32_t s = first / ATTENTION_SEGMENT; s <= position / ATTENTION_SEGMENT; s++) {
+    uint32_t last = attention_last_visible(task, position);
+    for (uint32_t s = first / ATTENTION_SEGMENT; s <= last / ATTENTION_SEGMENT; s++) {
         walk_segment(task, q, position, s, scratch + 2 * head_dim, &segment);
         merge(&total, &segment, head_dim);
     }

@@ -23,10 +23,11 @@ struct attention_task {
     uint32_t layer;
     uint32_t kv_head;
     const uint32_t *pages;   /* the sequence's page table */
-    uint32_t first_position; /* of the first query; query i sees keys 0 … first_position + i */
-    uint32_t query_count;    /* 1 … KERNEL_QUERY_TILE */
-    uint32_t gqa_group;      /* query heads per KV head */
-    const float *q;          /* query i, head j at q + i·q_stride + j·head_dim; RoPE applied */
+    uint32_t first_position; /* of the first query; query i sees keys 0 … first_position + i, … */
+    uint32_t key_count; /* … or, unless this is 0, keys 0 … key_count − 1, what follows it too */
+    uint32_t query_count; /* 1 … KERNEL_QUERY_TILE */
+    uint32_t gqa_group;   /* query heads per KV head */
+    const float *q;       /* query i, head j at q + i·q_stride + j·head_dim; RoPE applied */
     size_t q_stride;
     float scale;     /* multiplies every q·k */
     float softcap;   /* 0: none; else s = softcap·tanh(s/softcap) */
@@ -45,6 +46,18 @@ static inline uint32_t attention_first_visible(uint32_t position, uint32_t windo
     return window == 0 || position < window ? 0 : position + 1 - window;
 }
 
+/* The last position that a query at `position` sees. */
+static inline uint32_t attention_last_visible(const struct attention_task *task, uint32_t position)
+{
+    return task->key_count > 0 ? task->key_count - 1 : position;
+}
+
+/* The last position that any of a task's queries sees. */
+static inline uint32_t attention_last_key(const struct attention_task *task)
+{
+    return attention_last_visible(task, task->first_position + task->query_count - 1);
+}
+
 /* The first segment that a task's first query sees. */
 static inline uint32_t attention_first_segment(const struct attention_task *task)
 {
@@ -54,7 +67,8 @@ static inline uint32_t attention_first_segment(const struct attention_task *task
 /* Segments of the keys that a task's first query sees. */
 static inline uint32_t attention_segments(const struct attention_task *task)
 {
-    return task->first_position / ATTENTION_SEGMENT + 1 - attention_first_segment(task);
+    return attention_last_visible(task, task->first_position) / ATTENTION_SEGMENT + 1 -
+           attention_first_segment(task);
 }
 
 /* The specification: struct kernels members of the scalar set. */

@@ -64,12 +64,17 @@ struct kernels {
 
     /* out[i] = x[i]·r·weight[i], r = 1/sqrt(mean(x²) + eps); fixed-lane sum; out may be x. */
     void (*rms_norm)(const float *x, const float *weight, float eps, uint32_t n, float *out);
+    /* out[i] = (x[i] − m)·r·weight[i] + bias[i], m = mean(x), r = 1/sqrt(mean((x − m)²) + eps);
+       fixed-lane sums; out may be x. */
+    void (*layer_norm)(const float *x, const float *weight, const float *bias, float eps,
+                       uint32_t n, float *out);
     /* Rotate a head in place. cos, sin [rotary/2]. neox: pairs (i, i + rotary/2), else (2i, 2i+1).
      */
     void (*rope)(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox);
     /* gate[i] = silu(gate[i])·up[i] (or gelu_tanh). */
     void (*silu_multiply)(float *gate, const float *up, uint32_t n);
     void (*gelu_multiply)(float *gate, const float *up, uint32_t n);
+    void (*gelu_erf)(float *x, uint32_t n);            /* x[i] = x[i]·Φ(x[i]), without a gate */
     void (*add)(float *x, const float *y, uint32_t n); /* x += y */
 
     /* Store one token's key and value [head_dim] of one layer and KV head at `slot` =

@@ -10,8 +10,9 @@
 
 float math_exp(
     float x); /* <= 2 ulp; exp(0) is exactly 1; -inf and x < -104 give 0; NaN stays NaN */
-float math_silu(float x); /* x / (1 + exp(-x)) */
-float math_gelu(float x); /* tanh form, as GGML's */
+float math_silu(float x);     /* x / (1 + exp(-x)) */
+float math_gelu(float x);     /* tanh form, as GGML's */
+float math_gelu_erf(float x); /* x times the normal distribution's integral, as BERT has it */
 float math_tanh(float x);
 float math_log(float x); /* x > 0; <= 2 ulp */
 

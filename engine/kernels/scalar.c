@@ -197,6 +197,20 @@ static void scalar_rms_norm(const float *x, const float *weight, float eps, uint
         out[i] = x[i] * r * weight[i];
 }
 
+static void scalar_layer_norm(const float *x, const float *weight, const float *bias, float eps,
+                              uint32_t n, float *out)
+{
+    float sums[16] = {0}, squares[16] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sums[i % 16] += x[i];
+    float mean = scalar_sum_lanes(sums) / (float)n;
+    for (uint32_t i = 0; i < n; i++)
+        squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+    float r = 1.0f / sqrtf(scalar_sum_lanes(squares) / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = fmaf((x[i] - mean) * r, weight[i], bias[i]);
+}
+
 static void scalar_rope(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox)
 {
     uint32_t half = rotary / 2;
@@ -219,6 +233,12 @@ static void scalar_gelu_multiply(float *gate, const float *up, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         gate[i] = math_gelu(gate[i]) * up[i];
+}
+
+static void scalar_gelu_erf(float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        x[i] = math_gelu_erf(x[i]);
 }
 
 static void scalar_add(float *x, const float *y, uint32_t n)
@@ -248,9 +268,11 @@ const struct kernels SCALAR_KERNELS = {
     .quantize = scalar_quantize,
     .matmul = scalar_matmul,
     .rms_norm = scalar_rms_norm,
+    .layer_norm = scalar_layer_norm,
     .rope = scalar_rope,
     .silu_multiply = scalar_silu_multiply,
     .gelu_multiply = scalar_gelu_multiply,
+    .gelu_erf = scalar_gelu_erf,
     .add = scalar_add,
     .kv_store = scalar_kv_store,
     .attention_scratch_bytes = scalar_attention_scratch_bytes,

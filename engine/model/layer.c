@@ -322,7 +322,7 @@ void layer_prefetch_kv(const struct attention_task *task)
     uint32_t page_size = task->kv->page_size, first = task->first_position;
     uint32_t page =
         task->window > 0 && first >= task->window ? (first + 1 - task->window) / page_size : 0;
-    uint32_t end = (first + task->query_count - 1) / page_size + 1;
+    uint32_t end = attention_last_key(task) / page_size + 1;
     uint32_t most = (PREFETCHED_TOKENS + page_size - 1) / page_size;
     for (end = min_u32(end, page + most); page < end; page++)
         kv_prefetch(task->kv, task->pages[page], task->layer, task->kv_head);

@@ -48,7 +48,7 @@ struct attention_rows {
     const struct attention_task *next; /* its keys and values here are fetched, or NULL */
     uint32_t head_dim;
     uint32_t rows;
-    uint32_t last;   /* the last query's position */
+    uint32_t last;   /* the last position that any of them sees */
     uint32_t tile;   /* first position of the current tile */
     uint32_t active; /* rows [active, active_end) see some of it … */
     uint32_t active_end;
@@ -73,10 +73,11 @@ static bool row_range(const struct attention_rows *rows, uint32_t r, uint32_t fr
 {
     uint32_t position = rows->task->first_position + r / rows->task->gqa_group;
     uint32_t visible = attention_first_visible(position, rows->task->window);
-    if (position < from || visible >= from + length)
+    uint32_t last = attention_last_visible(rows->task, position);
+    if (last < from || visible >= from + length)
         return false;
     *first = visible > from ? visible - from : 0;
-    *end = position - from < length ? position - from + 1 : length;
+    *end = last - from < length ? last - from + 1 : length;
     return true;
 }
 
@@ -114,7 +115,7 @@ INLINE bool is_ahead(const struct attention_rows *rows, uint32_t r, uint32_t at)
 INLINE bool is_next(const struct attention_rows *rows, uint32_t r, uint32_t at)
 {
     return r == rows->active && rows->next != NULL &&
-           rows->tile + at < rows->next->first_position + rows->next->query_count;
+           rows->tile + at <= attention_last_key(rows->next);
 }
 
 /* Scores of `count` rows from r and `vectors` vectors of tokens; low and high are where the keys of
@@ -545,7 +546,7 @@ static void rows_init(struct attention_rows *rows, const struct attention_task *
                                     .reader = &KV_READERS[task->kv->type],
                                     .head_dim = task->kv->head_dim,
                                     .rows = count,
-                                    .last = task->first_position + task->query_count - 1,
+                                    .last = attention_last_key(task),
                                     .scores = task->scratch};
     rows->out = rows->scores + (size_t)count * ATTENTION_TILE;
     rows->total = rows->out + (size_t)count * rows->head_dim;

@@ -104,6 +104,47 @@ static void vector_rms_norm(const float *x, const float *weight, float eps, uint
         out[i] = x[i] * r * weight[i];
 }
 
+/* Lane sums of x, or of (x − *mean)². */
+static float vector_sum_row(const float *x, uint32_t n, const float *mean)
+{
+    struct lanes lanes;
+    for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++)
+        lanes.at[j] = vf_set1(0.0f);
+    for (uint32_t i = 0; i < n; i += 16) {
+        float padded[16];
+        const float *at = x + i;
+        if (n - i < 16) { /* the mean itself, or 0: adding 0 changes nothing */
+            for (uint32_t j = 0; j < 16; j++)
+                padded[j] = i + j < n ? x[i + j] : mean ? *mean : 0.0f;
+            at = padded;
+        }
+        for (uint32_t j = 0; j < 16 / VECTOR_LANES; j++) {
+            vf value = vf_load(at + j * VECTOR_LANES);
+            if (mean) {
+                value = vf_sub(value, vf_set1(*mean));
+                lanes.at[j] = vf_fma(value, value, lanes.at[j]);
+            } else {
+                lanes.at[j] = vf_add(lanes.at[j], value);
+            }
+        }
+    }
+    return lanes_sum(lanes);
+}
+
+static void vector_layer_norm(const float *x, const float *weight, const float *bias, float eps,
+                              uint32_t n, float *out)
+{
+    float mean = vector_sum_row(x, n, NULL) / (float)n;
+    float r = 1.0f / sqrtf(vector_sum_row(x, n, &mean) / (float)n + eps);
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES) {
+        vf value = vf_mul(vf_sub(vf_load(x + i), vf_set1(mean)), vf_set1(r));
+        vf_store(out + i, vf_fma(value, vf_load(weight + i), vf_load(bias + i)));
+    }
+    for (; i < n; i++)
+        out[i] = fmaf((x[i] - mean) * r, weight[i], bias[i]);
+}
+
 static void vector_rope(float *head, const float *cos, const float *sin, uint32_t rotary, bool neox)
 {
     uint32_t half = rotary / 2;
@@ -148,6 +189,14 @@ static void vector_gelu_multiply(float *gate, const float *up, uint32_t n)
     for (; i + VECTOR_LANES <= n; i += VECTOR_LANES)
         vf_store(gate + i, vf_mul(vf_gelu(vf_load(gate + i)), vf_load(up + i)));
     SCALAR_KERNELS.gelu_multiply(gate + i, up + i, n - i);
+}
+
+static void vector_gelu_erf(float *x, uint32_t n)
+{
+    uint32_t i = 0;
+    for (; i + VECTOR_LANES <= n; i += VECTOR_LANES)
+        vf_store(x + i, vf_gelu_erf(vf_load(x + i)));
+    SCALAR_KERNELS.gelu_erf(x + i, n - i);
 }
 
 static void vector_add(float *x, const float *y, uint32_t n)

@@ -40,6 +40,23 @@ INLINE vf vf_gelu(vf x)
     return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(minus_2u)));
 }
 
+INLINE vf vf_gelu_erf(vf x)
+{
+    vf a = vf_bits(vi_and(vi_bits(x), vi_set1(0x7FFFFFFF)));
+    vf t = vf_div(vf_set1(1.0f), vf_fma(vf_set1(0.3f), a, vf_set1(1.0f)));
+    vf p = vf_set1(0x1.28bdeap-5f);
+    p = vf_fma(p, t, vf_set1(-0x1.465baep-3f));
+    p = vf_fma(p, t, vf_set1(0x1.adb5ecp-3f));
+    p = vf_fma(p, t, vf_set1(-0x1.d00934p-5f));
+    p = vf_fma(p, t, vf_set1(0x1.0a401p-3f));
+    p = vf_fma(p, t, vf_set1(0x1.979b7ap-4f));
+    p = vf_fma(p, t, vf_set1(0x1.eed8c0p-4f));
+    p = vf_fma(p, t, vf_set1(0x1.e9fcd0p-4f));
+    vf tail = vf_mul(vf_mul(p, t), vf_exp(vf_mul(vf_mul(vf_set1(-0.5f), a), a)));
+    vf above = vf_mul(x, vf_sub(vf_set1(1.0f), tail));
+    return vf_select_less(x, vf_set1(0.0f), vf_mul(x, tail), above);
+}
+
 INLINE vf vf_tanh(vf x)
 {
     vf a = vf_bits(vi_and(vi_bits(x), vi_set1(0x7FFFFFFF)));

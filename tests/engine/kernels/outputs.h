@@ -76,6 +76,9 @@ static const struct output OUTPUTS[] = {
     {"matmul MXFP4 plain", 0xbeec88be29447180},
     {"matmul MXFP4 wild", 0xcad60ce167c27319},
     {"matmul MXFP4 broken", 0xe5e1d9e7f77c4204},
+    {"encoder plain", 0x404e5610b4b99acb},
+    {"encoder wild", 0x9a0375dc44d67164},
+    {"encoder broken", 0xfd010ab81ae865dd},
 };
 
 #endif

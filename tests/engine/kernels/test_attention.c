@@ -111,6 +111,7 @@ static void paged_free(struct paged *paged)
 struct options {
     uint32_t window;
     float softcap;
+    uint32_t key_count; /* 0: causal */
 };
 
 static void assert_same(const float *expected, const float *got, size_t count, const char *what)
@@ -159,6 +160,7 @@ static float *attend(const struct kernels *kernels, const struct sequence *s,
                 .kv_head = h,
                 .pages = paged->pages,
                 .first_position = first + i,
+                .key_count = options.key_count,
                 .query_count = count - i < tile ? count - i : tile,
                 .gqa_group = s->group,
                 .q = s->queries + (first + i) * stride + head,
@@ -227,6 +229,39 @@ START_TEST(head_sizes_equal_the_specification)
         check_all(&s, (struct options){21, 0}, 50, 33, (const uint32_t[]){16, 1}, 2);
         sequence_free(&s);
     }
+}
+END_TEST
+
+/* Queries that see what follows them, too: up to a tile's and a segment's end, and beyond. */
+START_TEST(all_keys_equal_the_specification)
+{
+    static const uint32_t COUNTS[] = {1, 8, 17, 63, 64, 65, 200, 512, 530};
+    for (int i = 0; i < 9; i++) {
+        struct sequence s = sequence_make((enum kv_type)_i, COUNTS[i], 64, 1 + i % 2);
+        uint32_t count = COUNTS[i] > 40 ? 40 : COUNTS[i];
+        check_all(&s, (struct options){.key_count = COUNTS[i]}, 0, count,
+                  (const uint32_t[]){16, 1, 5}, COUNTS[i] > 100 ? 1 : 3);
+        sequence_free(&s);
+    }
+}
+END_TEST
+
+/* A query with key_count n is the last one of n causal ones. */
+START_TEST(the_last_of_causal_queries_sees_all)
+{
+    struct sequence s = sequence_make(KV_F16, 77, 64, 1);
+    struct paged paged = paged_make(scalar, &s, 16);
+    float *causal = attend(scalar, &s, &paged, (struct options){0}, 76, 1, 1);
+    float *all = attend(scalar, &s, &paged, (struct options){.key_count = 77}, 76, 1, 1);
+    float *first = attend(scalar, &s, &paged, (struct options){.key_count = 77}, 0, 1, 1);
+    assert_same(causal, all, (size_t)s.kv_heads * 64, "last query");
+    for (uint32_t d = 0; d < 64; d++) /* softmax with another query, over the same values */
+        ck_assert(fabsf(first[d]) < 2.0f && first[d] != s.values[d]);
+    free(causal);
+    free(all);
+    free(first);
+    paged_free(&paged);
+    sequence_free(&s);
 }
 END_TEST
 
@@ -570,6 +605,8 @@ int main(void)
     tcase_add_loop_test(tcase, head_sizes_equal_the_specification, 0, 8 * KV_TYPES);
     tcase_add_loop_test(tcase, head_sizes_of_whole_blocks_equal_the_specification, 0, KV_TYPES);
     tcase_add_loop_test(tcase, every_tile_of_queries_gives_the_same, 0, KV_TYPES);
+    tcase_add_loop_test(tcase, all_keys_equal_the_specification, 0, KV_TYPES);
+    tcase_add_test(tcase, the_last_of_causal_queries_sees_all);
     tcase_add_loop_test(tcase, segments_are_merged_alike, 0, KV_TYPES);
     tcase_add_loop_test(tcase, windows_and_soft_caps_equal_the_specification, 0, KV_TYPES);
     tcase_add_loop_test(tcase, extreme_scores_equal_the_specification, 0, KV_TYPES);

@@ -335,6 +335,17 @@ START_TEST(rows_equal_the_specification)
             memcpy(b, x, n * 4);
             (*at)->rms_norm(b, w, 1e-5f, n, b);
             assert_same(a, b, n, "rms_norm in place");
+            scalar->layer_norm(x, w, x, 1e-12f, n, a);
+            (*at)->layer_norm(x, w, x, 1e-12f, n, b);
+            assert_same(a, b, n, "layer_norm");
+            memcpy(b, x, n * 4);
+            (*at)->layer_norm(b, w, x, 1e-12f, n, b);
+            assert_same(a, b, n, "layer_norm in place");
+            memcpy(a, x, n * 4);
+            memcpy(b, x, n * 4);
+            scalar->gelu_erf(a, n);
+            (*at)->gelu_erf(b, n);
+            assert_same(a, b, n, "gelu_erf");
             void (*const scalar_binary[])(float *, const float *, uint32_t) = {
                 scalar->silu_multiply, scalar->gelu_multiply, scalar->add};
             void (*const binary[])(float *, const float *, uint32_t) = {
@@ -367,6 +378,13 @@ START_TEST(activations_equal_over_all_magnitudes)
         for (int i = 0; i < COUNT; i++, bits += 1009) {
             uint32_t low = (uint32_t)bits;
             memcpy(&x[i], &low, 4);
+        }
+        memcpy(a, x, sizeof x);
+        scalar->gelu_erf(a, COUNT);
+        for (const struct kernels *const *at = sets_tested(); *at; at++) {
+            memcpy(b, x, sizeof x);
+            (*at)->gelu_erf(b, COUNT);
+            assert_same(a, b, COUNT, (*at)->name);
         }
         for (int f = 0; f < 2; f++) {
             memcpy(a, x, sizeof x);

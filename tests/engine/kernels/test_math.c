@@ -56,6 +56,11 @@ static double exact_gelu(double x)
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * x * (1 + 0.044715 * x * x)));
 }
 
+static double exact_gelu_erf(double x)
+{
+    return 0.5 * x * erfc(-x * M_SQRT1_2);
+}
+
 START_TEST(exp_is_within_two_ulp)
 {
     ck_assert_double_le(worst_ulps(math_exp, exp, -87.3f, 88.72f), 2.0);
@@ -80,6 +85,10 @@ START_TEST(activations_are_near_libm)
     ck_assert_double_le(worst_ulps(math_tanh, tanh, -30.0f, 30.0f), 3.0);
     ck_assert_double_le(worst_ulps(math_silu, exact_silu, -80.0f, 1e30f), 4.0);
     ck_assert_double_le(worst_ulps(math_gelu, exact_gelu, -1.0f, 1e30f), 5.0);
+    ck_assert_double_le(worst_ulps(math_gelu_erf, exact_gelu_erf, -2.0f, 1e30f), 12.0);
+    for (float x = -12.0f; x < 12.0f; x += 0x1p-10f)
+        ck_assert_double_le(fabs((double)math_gelu_erf(x) - exact_gelu_erf((double)x)), 1e-6);
+    ck_assert(isnan(math_gelu_erf(NAN)));
     for (float x = -12.0f; x < 12.0f; x += 0x1p-10f)
         ck_assert_double_le(fabs((double)math_gelu(x) - exact_gelu((double)x)), 1e-6);
     ck_assert(math_tanh(INFINITY) == 1.0f);

@@ -99,6 +99,19 @@ static void case_rows(const struct kernels *kernels, enum spice spice, struct ha
     }
 }
 
+/* What encoders have beside that. */
+static void case_encoder(const struct kernels *kernels, enum spice spice, struct hash *hash)
+{
+    enum { COUNT = 1003 };
+    float x[COUNT], w[COUNT], out[COUNT];
+    fill_floats(x, COUNT, spice);
+    fill_floats(w, COUNT, spice);
+    kernels->layer_norm(x, w, x, 1e-12f, COUNT, out);
+    hash_floats(hash, out, COUNT);
+    kernels->gelu_erf(x, COUNT);
+    hash_floats(hash, x, COUNT);
+}
+
 /* Floats of all magnitudes through the vector forms of exp. */
 static void case_activations(const struct kernels *kernels, struct hash *hash)
 {
@@ -192,13 +205,14 @@ static void case_math(struct hash *hash)
 
 #define OUTPUT_COUNT (sizeof OUTPUTS / sizeof OUTPUTS[0])
 
-/* Formats that came later stand behind all others: a case's numbers depend on its place. */
+/* Formats and functions that came later stand behind all others: a case's numbers depend on its place. */
 enum {
     MATMULS = 15 * SPICE_COUNT,
     LATER_MATMULS = FORMAT_COUNT * SPICE_COUNT - MATMULS,
     ATTENTIONS = 2 * KV_TYPES,
     FIRST_CASES = MATMULS + SPICE_COUNT + 1 + ATTENTIONS + 1,
-    CASES = FIRST_CASES + LATER_MATMULS
+    ENCODERS = FIRST_CASES + LATER_MATMULS, /* the first of them */
+    CASES = ENCODERS + SPICE_COUNT
 };
 
 static struct output output_of(const struct kernels *kernels, int index)
@@ -207,6 +221,13 @@ static struct output output_of(const struct kernels *kernels, int index)
     struct output output = {.name = "math"};
     struct hash hash = {0xCBF29CE484222325u};
     random_state = (uint64_t)index + 1;
+    if (index >= (int)ENCODERS) {
+        index -= (int)ENCODERS;
+        snprintf(output.name, sizeof output.name, "encoder %s", SPICES[index]);
+        case_encoder(kernels, (enum spice)index, &hash);
+        output.hash = hash.value;
+        return output;
+    }
     if (index < (int)MATMULS || index >= (int)FIRST_CASES) {
         index = index < (int)MATMULS ? index : index - (int)FIRST_CASES + (int)MATMULS;
         enum tensor_format format = FORMATS[index / SPICE_COUNT];
