@@ -10,6 +10,12 @@
 
 #include <stdio.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ROWS_STEP 4u /* the release build goes through all */
+#else
+#define ROWS_STEP 1u
+#endif
+
 static const struct kernels *scalar;
 
 static void assert_same(const float *expected, const float *got, size_t count, const char *what)
@@ -152,7 +158,7 @@ END_TEST
 
 START_TEST(any_number_of_rows_gives_the_same)
 {
-    for (uint32_t rows = 1; rows <= 17; rows++)
+    for (uint32_t rows = 1; rows <= 17; rows += ROWS_STEP)
         check_matmul(&(struct problem){FORMATS[_i], 33, 512, rows, PLAIN, rows % 2 == 0});
     check_matmul(&(struct problem){FORMATS[_i], 24, 256, 33, PLAIN, false});
     check_matmul(&(struct problem){FORMATS[_i], 16, 256, 131, PLAIN, false});
