@@ -58,6 +58,8 @@
 #define LIMIT_TENSORS 65536
 #define LIMIT_METADATA 4096   /* keys */
 #define LIMIT_KEY_BYTES 65535 /* GGUF specification */
+#define LIMIT_TOKEN_TYPES 16u /* rows of an encoder's token types; BERT has 2 */
+#define LIMIT_LABELS 1024u    /* outputs of a classification head */
 #define LIMIT_VOCABULARY (1u << 20)
 #define LIMIT_LAYERS 1024
 #define LIMIT_TEMPLATE_BYTES (64u << 10) /* compiling is not bounded by fuel: see textshim */

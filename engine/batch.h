@@ -11,7 +11,17 @@
 
 #include "pager/kv_groups.h"
 
+#include <stdbool.h>
 #include <stdint.h>
+
+/* What becomes of the final hidden states of a sequence that is not to be continued. */
+enum pooling {
+    POOLING_NONE, /* they become logits: the sequence generates */
+    POOLING_MEAN, /* the mean of all tokens' */
+    POOLING_CLS,  /* the first token's; only of models whose tokens see what follows them */
+    POOLING_LAST, /* the last token's */
+    POOLING_RANK, /* the first token's, through the model's classification head */
+};
 
 struct batch_sequence {
     uint32_t first_row;      /* its rows in the batch: [first_row, first_row + row_count) */
@@ -21,8 +31,9 @@ struct batch_sequence {
        first_position+row_count-1. In a group with a window pages that none of the rows sees may be
        0: they must not be read. */
     const uint32_t *pages;
-    uint32_t page_count;   /* of each */
-    uint32_t group_stride; /* with one group of no meaning */
+    uint32_t page_count;     /* of each */
+    uint32_t group_stride;   /* with one group of no meaning */
+    uint32_t second_segment; /* tokens from this position on are of type 1; 0: all are of type 0 */
 };
 
 struct batch {
@@ -52,6 +63,11 @@ struct backend_ops {
     /* logits [count][vocabulary] of logits rows first … first+count-1 of the last forward.
        count <= logits_rows_max. */
     void (*logits)(struct backend *backend, uint32_t first, uint32_t count, float *out);
+    /* The final hidden state [hidden_width] of a logits row of the last forward; valid until the
+       next one. NULL in backends that have none. */
+    const float *(*hidden)(const struct backend *backend, uint32_t row);
+    /* scores [score_count] = the classification head of that state. Only if score_count > 0. */
+    void (*scores)(struct backend *backend, uint32_t row, float *out);
     /* Copy the keys and values of a whole page (copy on write). */
     void (*copy_page)(struct backend *backend, uint32_t from_page, uint32_t to_page);
     /* The keys and values of a whole page, page_bytes consecutive bytes: for the swap file and the
@@ -75,6 +91,9 @@ struct backend {
     uint64_t weights_checksum; /* of their bytes in the file, taken while loading; 0: none */
     uint64_t rotation;         /* checksum of what turns positions into angles: keys depend on it */
     uint32_t vocabulary;       /* logits per row */
+    uint32_t hidden_width;     /* of a final hidden state; 0: it gives none */
+    uint32_t score_count;      /* outputs of the classification head; 0: it has none */
+    bool bidirectional;        /* tokens see what follows them: a prompt is computed in one step */
     uint32_t page_count;       /* pages of the pool, page 0 (the null page) included */
     uint32_t page_size;        /* tokens per page */
     uint64_t page_bytes;       /* of one page's keys and values */

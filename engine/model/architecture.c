@@ -43,6 +43,14 @@ static const struct architecture architectures[] = {
      .neox = true,
      .features = FEATURE_FUSED_QKV | FEATURE_FUSED_GATE_UP,
      .window_period = WINDOW_EVERYWHERE},
+    {.name = "bert",
+     .features = FEATURE_POST_LAYER_NORM | FEATURE_NO_GATE | FEATURE_QKV_BIAS,
+     .encoder = true,
+     .learned_positions = true},
+    {.name = "nomic-bert",
+     .neox = true,
+     .features = FEATURE_POST_LAYER_NORM | FEATURE_FUSED_QKV,
+     .encoder = true},
 };
 #define ARCHITECTURE_COUNT (sizeof architectures / sizeof architectures[0])
 
@@ -129,14 +137,18 @@ static enum status read_f32_optional(struct key_reader *reader, const char *key,
 
 /* ---- Sizes ---- */
 
-static enum status read_sizes(struct key_reader *reader, struct model_config *config)
+static enum status read_sizes(struct key_reader *reader, const struct architecture *architecture,
+                              struct model_config *config)
 {
+    const char *eps = architecture->features & FEATURE_POST_LAYER_NORM
+                          ? "attention.layer_norm_epsilon"
+                          : "attention.layer_norm_rms_epsilon";
     TRY(read_u32(reader, "block_count", 1, LIMIT_LAYERS, &config->layers));
     TRY(read_u32(reader, "embedding_length", 8, 1u << 16, &config->embedding));
     TRY(read_u32(reader, "feed_forward_length", 8, 1u << 20, &config->feed_forward));
     TRY(read_u32(reader, "attention.head_count", 1, 4096, &config->heads));
     TRY(read_u32(reader, "context_length", 1, 1u << 26, &config->context));
-    TRY(read_f32(reader, "attention.layer_norm_rms_epsilon", 0.0f, 1.0f, &config->norm_eps));
+    TRY(read_f32(reader, eps, 0.0f, 1.0f, &config->norm_eps));
     config->kv_heads = config->heads;
     config->rope_base = 10000.0f;
     uint32_t experts = 0;
@@ -326,7 +338,11 @@ static enum status read_family(struct key_reader *reader, struct model_details *
     enum status status = STATUS_OK;
     if (gguf_has(reader->gguf, name))
         status = gguf_get_bool(reader->gguf, name, &is_causal, reader->error);
-    if (status == STATUS_OK && !is_causal)
+    if (status == STATUS_OK && is_causal == architecture->encoder && architecture->encoder &&
+        gguf_has(reader->gguf, name))
+        status = error_set(reader->error, STATUS_UNSUPPORTED, name,
+                           "%s is true: a causal %s is not supported", name, architecture->name);
+    if (status == STATUS_OK && !is_causal && !architecture->encoder)
         status = error_set(reader->error, STATUS_UNSUPPORTED, name,
                            "%s is false: models that see what follows are not supported", name);
     if (status != STATUS_OK || (status = read_window(reader, details)) ||
@@ -342,6 +358,43 @@ static enum status read_family(struct key_reader *reader, struct model_details *
             ? config->embedding / config->heads
             : config->head_dim;
     details->attention_scale = 1.0f / sqrtf((float)scaled_dim);
+    return STATUS_OK;
+}
+
+/* Rows of a tensor that need not be there, 1 … most; 0: it is not. */
+static enum status read_rows(const struct key_reader *reader, const char *name, uint32_t most,
+                             uint32_t *out)
+{
+    const struct gguf_tensor *tensor = gguf_find_tensor(reader->gguf, name);
+    *out = 0;
+    if (!tensor)
+        return STATUS_OK;
+    if (tensor->dims[1] < 1 || tensor->dims[1] > most)
+        return error_set(reader->error, STATUS_INVALID, name,
+                         "tensor '%s' has %llu rows: must be 1 … %u", name,
+                         (unsigned long long)tensor->dims[1], most);
+    *out = (uint32_t)tensor->dims[1];
+    return STATUS_OK;
+}
+
+/* How hidden states become an embedding, and what encoders have beside their layers. */
+static enum status read_encoder(struct key_reader *reader, struct model_config *config)
+{
+    uint32_t pooling = POOLING_NONE;
+    TRY(read_u32_optional(reader, "pooling_type", 0, POOLING_RANK, &pooling));
+    config->pooling = (enum pooling)pooling;
+    if (!config->bidirectional)
+        return STATUS_OK;
+    TRY(read_rows(reader, "token_types.weight", LIMIT_TOKEN_TYPES, &config->token_types));
+    TRY(read_rows(reader, "cls.output.weight", LIMIT_LABELS, &config->labels));
+    const char *name = full_key(reader, "pooling_type");
+    if (config->pooling == POOLING_RANK && config->labels == 0)
+        return error_set(reader->error, STATUS_INVALID, name,
+                         "%s says that a classification head follows, and tensor "
+                         "'cls.output.weight' is missing",
+                         name);
+    if (config->labels > 0)
+        config->pooling = POOLING_RANK;
     return STATUS_OK;
 }
 
@@ -405,10 +458,14 @@ enum status model_details_read(const struct gguf *gguf, struct model_details *ou
                              : "this file is not a model: it has no tensors");
     snprintf(details.config.architecture, sizeof details.config.architecture, "%s",
              details.architecture->name);
+    details.config.bidirectional = details.architecture->encoder;
     read_name(gguf, &details.config);
     struct key_reader reader = {gguf, details.architecture->name, error, ""};
-    TRY(read_sizes(&reader, &details.config));
+    TRY(read_sizes(&reader, details.architecture, &details.config));
     TRY(read_head_size(&reader, &details.config));
+    if (details.architecture->learned_positions)
+        details.config.rotary = 0;
+    TRY(read_encoder(&reader, &details.config));
     TRY(read_rope_scaling(&reader, &details));
     TRY(read_family(&reader, &details));
     *out = details;

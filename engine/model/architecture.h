@@ -17,17 +17,22 @@
 #include <stdint.h>
 
 enum architecture_feature {
-    FEATURE_QK_NORM = 1,       /* RMS norm of every query and key head before RoPE */
-    FEATURE_POST_NORMS = 2,    /* norms of the sub-layers' results before they are added */
-    FEATURE_FUSED_QKV = 4,     /* one tensor attn_qkv, rows q then k then v */
-    FEATURE_FUSED_GATE_UP = 8, /* ffn_up holds the gate's rows first */
-    FEATURE_QKV_BIAS = 16,     /* must be there; in other families they are used when there */
+    FEATURE_QK_NORM = 1,          /* RMS norm of every query and key head before RoPE */
+    FEATURE_POST_NORMS = 2,       /* norms of the sub-layers' results before they are added */
+    FEATURE_FUSED_QKV = 4,        /* one tensor attn_qkv, rows q then k then v */
+    FEATURE_FUSED_GATE_UP = 8,    /* ffn_up holds the gate's rows first */
+    FEATURE_QKV_BIAS = 16,        /* must be there; in other families they are used when there */
+    FEATURE_POST_LAYER_NORM = 32, /* x = layer norm(x + result) behind each half of the layer, with
+                                     biases, in place of RMS norms before it */
+    FEATURE_NO_GATE = 64,         /* the feed-forward network is down(GELU(up)) */
 };
 
 struct architecture {
     const char *name; /* general.architecture, and the prefix of its keys */
     unsigned features;
     bool neox;              /* RoPE turns (i, i + rotary/2), not (2i, 2i + 1) */
+    bool encoder;           /* tokens see what follows them */
+    bool learned_positions; /* position_embd.weight in place of RoPE */
     bool gelu;              /* the gate's activation; else SiLU */
     bool scaled_embedding;  /* embeddings are multiplied by sqrt(width) */
     bool score_cap;         /* attn_logit_softcapping must be there; elsewhere it may be */

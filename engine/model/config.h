@@ -6,6 +6,7 @@
 #define QUIRE_ENGINE_MODEL_CONFIG_H
 
 #include "base/workers.h"
+#include "engine/batch.h"
 #include "engine/kernels/kernels.h"
 #include "pager/kv_groups.h"
 
@@ -32,7 +33,11 @@ struct model_config {
     uint32_t window_layers;
     float norm_eps;
     float rope_base;
-    bool tied_output; /* output.weight absent: the embedding is the head */
+    bool bidirectional;   /* an encoder: tokens see what follows them, and nothing is generated */
+    enum pooling pooling; /* as the file says; POOLING_NONE: it does not say */
+    uint32_t token_types; /* rows of token_types.weight; 0: it has none */
+    uint32_t labels;      /* outputs of the classification head; 0: it has none */
+    bool tied_output;     /* output.weight absent: the embedding is the head */
     uint64_t parameter_count;
     uint64_t tensor_bytes; /* of all tensors used, as in the file */
 };

@@ -62,6 +62,7 @@ void forward_pass_lay_out(struct forward_pass *pass, const struct model_details 
     uint32_t groups = layer_groups_of(config).groups.count;
     forward->slots = arena_take(arena, groups * rows, sizeof forward->slots[0]);
     forward->positions = arena_take(arena, rows, sizeof forward->positions[0]);
+    forward->types = arena_take(arena, rows, sizeof forward->types[0]);
     pass->part_segments = attention_segments(&(struct attention_task){
         .first_position = options->context > 0 ? options->context - 1 : 0});
     pass->part_floats = (uint64_t)config->heads / config->kv_heads * (config->head_dim + 2);
@@ -118,6 +119,11 @@ static void set_slots(struct forward *forward, const struct batch *batch)
         CHECK(forward->groups == 1 || sequence->group_stride >= sequence->page_count);
         for (uint32_t i = 0; i < sequence->row_count; i++)
             forward->positions[sequence->first_row + i] = sequence->first_position + i;
+        CHECK(sequence->first_position == 0 || !forward->details.config.bidirectional);
+        for (uint32_t i = 0; i < sequence->row_count; i++)
+            forward->types[sequence->first_row + i] = sequence->second_segment > 0 &&
+                                                      i >= sequence->second_segment &&
+                                                      forward->details.config.token_types > 1;
         for (uint32_t g = 0; g < forward->groups; g++) {
             const uint32_t *pages = sequence->pages + (size_t)g * sequence->group_stride;
             uint64_t *slots =
@@ -275,7 +281,9 @@ static void prefetch_after(struct forward_pass *pass, unsigned thread, struct pl
     struct block_range range;
     do {
         at = place_after(at);
-    } while (at.layer < forward->details.config.layers && !sublayer_has_matrix(&LAYER[at.index]));
+    } while (
+        at.layer < forward->details.config.layers &&
+        (!sublayer_has_matrix(&LAYER[at.index]) || !sublayer_applies(forward, &LAYER[at.index])));
     if (at.layer < forward->details.config.layers) {
         matrix = sublayer_matrix(forward, &LAYER[at.index], at.layer);
         if (LAYER[at.index].share == SHARE_HEADS) {
@@ -628,6 +636,39 @@ void forward_pass_logits(struct forward_pass *pass, uint32_t first, uint32_t cou
         workers_run(pass->workers, logits_run, pass);
     }
     mark(pass, 0, STAGE_HEAD);
+}
+
+const float *forward_pass_hidden(const struct forward_pass *pass, uint32_t row)
+{
+    CHECK(row < pass->forward.batch->logits_row_count);
+    return pass->forward.hidden + (size_t)row * pass->forward.details.config.embedding;
+}
+
+/* out [matrix->n] = matrix·x + bias, on the calling thread. */
+static void apply_head(const struct forward_pass *pass, const struct repacked_matrix *matrix,
+                       const float *bias, const float *x, float *out)
+{
+    const struct kernels *kernels = pass->forward.kernels;
+    struct activations input = {1, matrix->k, x, pass->shared.quantized};
+    if (format_is_quantized(matrix->format))
+        kernels->quantize(&input, 0, 1);
+    kernels->matmul(matrix, &input, 0, 1, 0, kernel_row_blocks(matrix->n), false, out, matrix->n);
+    if (bias)
+        kernels->add(out, bias, matrix->n);
+}
+
+void forward_pass_scores(struct forward_pass *pass, uint32_t row, float *out)
+{
+    const struct weights *weights = &pass->forward.weights;
+    const float *x = forward_pass_hidden(pass, row);
+    if (weights->dense.n > 0) {
+        float *dense = pass->shared.normed;
+        apply_head(pass, &weights->dense, weights->dense_bias, x, dense);
+        for (uint32_t i = 0; i < weights->dense.n; i++)
+            dense[i] = math_tanh(dense[i]);
+        x = dense;
+    }
+    apply_head(pass, &weights->labels, weights->label_bias, x, out);
 }
 
 uint32_t forward_pass_profile(const struct forward_pass *pass,

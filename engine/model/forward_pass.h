@@ -67,6 +67,11 @@ void forward_pass_run(struct forward_pass *pass, const struct batch *batch);
 /* out [count][vocabulary]: logits of rows [first, first + count) of the last forward. */
 void forward_pass_logits(struct forward_pass *pass, uint32_t first, uint32_t count, float *out);
 
+/* The final hidden state [embedding] of logits row `row` of the last forward, and the model's
+   classification head of it, [labels]. */
+const float *forward_pass_hidden(const struct forward_pass *pass, uint32_t row);
+void forward_pass_scores(struct forward_pass *pass, uint32_t row, float *out);
+
 uint32_t forward_pass_profile(const struct forward_pass *pass,
                               struct backend_stage out[static BACKEND_STAGES_MAX]);
 

@@ -14,6 +14,8 @@
 #include "base/minmax.h"
 #include "engine/kernels/math.h"
 
+#include <string.h>
+
 #define PREFETCHED_TOKENS 128u /* of a task ahead of time */
 
 static uint32_t query_width(const struct forward *forward)
@@ -46,6 +48,25 @@ static void rotation_row(struct forward *forward, uint32_t row, uint32_t base)
     }
 }
 
+/* x of an encoder: what token, type and position are, added up and normed. The row of `hidden` is
+   free until the last layer. */
+static void embed_encoder(const struct forward *forward, uint32_t row, float *x)
+{
+    const struct weights *weights = &forward->weights;
+    uint32_t width = forward->details.config.embedding;
+    float *part = forward->hidden + (size_t)row * width;
+    if (weights->types.n > 0) {
+        forward->kernels->dequantize_row(&weights->types, forward->types[row], part);
+        forward->kernels->add(x, part, width);
+    }
+    if (weights->positions.n > 0) {
+        forward->kernels->dequantize_row(&weights->positions, forward->positions[row], part);
+        forward->kernels->add(x, part, width);
+    }
+    forward->kernels->layer_norm(x, weights->embedding_norm, weights->embedding_norm_bias,
+                                 forward->details.config.norm_eps, width, x);
+}
+
 void layer_embed(struct forward *forward, uint32_t first, uint32_t count)
 {
     const struct model_details *details = &forward->details;
@@ -57,6 +78,8 @@ void layer_embed(struct forward *forward, uint32_t first, uint32_t count)
         if (details->architecture->scaled_embedding)
             for (uint32_t i = 0; i < width; i++)
                 x[i] *= details->embedding_scale;
+        if (forward->weights.embedding_norm)
+            embed_encoder(forward, row, x);
         for (uint32_t base = 0; base < forward->bases; base++)
             rotation_row(forward, row, base);
     }
@@ -68,7 +91,10 @@ static void norm_tokens(const struct forward *forward, const struct tile *tile, 
                         bool quantized, uint32_t first, uint32_t count)
 {
     uint32_t width = forward->details.config.embedding;
-    for (uint32_t i = first; i < first + count; i++)
+    if (!weight) /* normed already */
+        memcpy(tile->work.normed + (size_t)first * width, tile->x + (size_t)first * width,
+               (size_t)count * width * sizeof(float));
+    for (uint32_t i = first; weight && i < first + count; i++)
         forward->kernels->rms_norm(tile->x + (size_t)i * width, weight,
                                    forward->details.config.norm_eps, width,
                                    tile->work.normed + (size_t)i * width);
@@ -246,6 +272,57 @@ static void gate_up(const struct forward *forward, uint32_t layer, const struct 
     }
 }
 
+/* The same without a gate: GELU of up, into work.gate. */
+static void up(const struct forward *forward, uint32_t layer, const struct tile *tile,
+               uint32_t first, uint32_t count)
+{
+    const struct layer_weights *weights = &forward->weights.layers[layer];
+    uint32_t n = forward->details.config.feed_forward;
+    uint32_t from = first * KERNEL_ROW_BLOCK;
+    uint32_t end = min_u32((first + count) * KERNEL_ROW_BLOCK, n);
+    struct activations input =
+        activations_of(tile, tile->work.normed, forward->details.config.embedding);
+    forward->kernels->matmul(&weights->up, &input, 0, tile->tokens, first, count, false,
+                             tile->work.gate, n);
+    for (uint32_t row = 0; row < tile->tokens; row++) {
+        float *out = tile->work.gate + (size_t)row * n + from;
+        if (weights->up_bias)
+            forward->kernels->add(out, weights->up_bias + from, end - from);
+        forward->kernels->gelu_erf(out, end - from);
+    }
+}
+
+/* x = layer norm(x + bias); the half's result has been added to x. */
+static void post_layer_norm(const struct forward *forward, const struct tile *tile,
+                            const float *bias, const float *weight, const float *norm_bias,
+                            uint32_t first, uint32_t count)
+{
+    uint32_t width = forward->details.config.embedding;
+    for (uint32_t i = first; i < first + count; i++) {
+        float *x = tile->x + (size_t)i * width;
+        if (bias)
+            forward->kernels->add(x, bias, width);
+        forward->kernels->layer_norm(x, weight, norm_bias, forward->details.config.norm_eps, width,
+                                     x);
+    }
+}
+
+static void attention_output_norm(const struct forward *forward, uint32_t layer,
+                                  const struct tile *tile, uint32_t first, uint32_t count)
+{
+    const struct layer_weights *weights = &forward->weights.layers[layer];
+    post_layer_norm(forward, tile, weights->output_bias, weights->post_attention_norm,
+                    weights->post_attention_bias, first, count);
+}
+
+static void layer_output_norm(const struct forward *forward, uint32_t layer,
+                              const struct tile *tile, uint32_t first, uint32_t count)
+{
+    const struct layer_weights *weights = &forward->weights.layers[layer];
+    post_layer_norm(forward, tile, weights->down_bias, weights->post_ffn_norm,
+                    weights->post_ffn_bias, first, count);
+}
+
 /* x += post norm(work.projected) */
 static void post_norm(const struct forward *forward, const struct tile *tile, const float *weight,
                       uint32_t first, uint32_t count)
@@ -275,17 +352,20 @@ static void post_ffn_norm(const struct forward *forward, uint32_t layer, const s
 #define MATRIX(field) .matrix = offsetof(struct layer_weights, field)
 /* clang-format off */
 const struct sublayer LAYER[LAYER_LENGTH] = {
-    {attention_norm,      SHARE_INPUTS,    STAGE_ROWS},
-    {qkv,                 SHARE_HEADS,     STAGE_QKV, MATRIX(k)},
-    {NULL,                SHARE_ATTENTION, STAGE_ATTENTION},
-    {quantize_attended,   SHARE_INPUTS,    STAGE_ROWS},
-    {output,              SHARE_OUTPUTS,   STAGE_OUTPUT, MATRIX(output)},
-    {post_attention_norm, SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_NORMS},
-    {ffn_norm,            SHARE_INPUTS,    STAGE_ROWS},
-    {gate_up,             SHARE_OUTPUTS,   STAGE_FFN_UP, MATRIX(gate)},
-    {quantize_gate,       SHARE_INPUTS,    STAGE_ROWS},
-    {down,                SHARE_OUTPUTS,   STAGE_FFN_DOWN, MATRIX(down)},
-    {post_ffn_norm,       SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_NORMS},
+    {attention_norm,        SHARE_INPUTS,    STAGE_ROWS},
+    {qkv,                   SHARE_HEADS,     STAGE_QKV, MATRIX(k)},
+    {NULL,                  SHARE_ATTENTION, STAGE_ATTENTION},
+    {quantize_attended,     SHARE_INPUTS,    STAGE_ROWS},
+    {output,                SHARE_OUTPUTS,   STAGE_OUTPUT, MATRIX(output)},
+    {post_attention_norm,   SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_NORMS},
+    {attention_output_norm, SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_LAYER_NORM},
+    {ffn_norm,              SHARE_INPUTS,    STAGE_ROWS},
+    {gate_up,               SHARE_OUTPUTS,   STAGE_FFN_UP, MATRIX(gate), .without = FEATURE_NO_GATE},
+    {up,                    SHARE_OUTPUTS,   STAGE_FFN_UP, MATRIX(up), .with = FEATURE_NO_GATE},
+    {quantize_gate,         SHARE_INPUTS,    STAGE_ROWS},
+    {down,                  SHARE_OUTPUTS,   STAGE_FFN_DOWN, MATRIX(down)},
+    {post_ffn_norm,         SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_NORMS},
+    {layer_output_norm,     SHARE_TOKENS,    STAGE_ROWS, .with = FEATURE_POST_LAYER_NORM},
 };
 /* clang-format on */
 
@@ -305,6 +385,7 @@ struct attention_task layer_attention_task(const struct forward *forward, uint32
         .kv_head = kv_head,
         .pages = sequence->pages + (size_t)place.group * sequence->group_stride,
         .first_position = forward->positions[queries->row],
+        .key_count = config->bidirectional ? sequence->first_position + sequence->row_count : 0,
         .query_count = queries->count,
         .gqa_group = group,
         .q = forward->q + queries->row * width + head,
@@ -331,7 +412,7 @@ void layer_prefetch_kv(const struct attention_task *task)
 void layer_final_norm(const struct forward *forward, uint32_t first, uint32_t count)
 {
     uint32_t width = forward->details.config.embedding;
-    for (uint32_t row = first; row < first + count; row++) {
+    for (uint32_t row = first; forward->weights.output_norm && row < first + count; row++) {
         float *x = forward->hidden + (size_t)row * width;
         forward->kernels->rms_norm(x, forward->weights.output_norm,
                                    forward->details.config.norm_eps, width, x);

@@ -9,6 +9,11 @@
  *   x ── attention_norm ── q, k, v ── (norm, RoPE) ── keys, values into pages
  *   │                          └───── attention ── attended ── output ──(post norm)── + x
  *   └── ffn_norm ── gate, up ── act(gate)·up ── down ──(post norm)── + x
+ *
+ * An encoder's layer norms stand behind its halves:
+ *
+ *   x ── q, k, v ── attention ── attended ── output ── + x ── attention_output_norm ── x
+ *   └── up ── act(up) ── down ── + x ── layer_output_norm ── x
  */
 #ifndef QUIRE_ENGINE_MODEL_LAYER_H
 #define QUIRE_ENGINE_MODEL_LAYER_H
@@ -44,6 +49,7 @@ struct forward {
     uint64_t *slots;            /* [groups][tokens] page·page_size + offset */
     uint32_t slot_stride;       /* tokens of a batch at most */
     uint32_t *positions;        /* [tokens] */
+    uint8_t *types;             /* [tokens] token types, of encoders */
     /* the step */
     const struct batch *batch;
 };
@@ -99,10 +105,11 @@ struct sublayer {
     enum stage stage; /* whose time it is */
     size_t matrix;    /* in struct layer_weights: what it reads first; of HEADS and OUTPUTS */
     unsigned with;    /* only in families with this feature; 0: in all */
+    unsigned without; /* only in families without it */
 };
 
 /* In the order of the maths; LAYER_LENGTH entries, one of them attention. */
-#define LAYER_LENGTH 11u
+#define LAYER_LENGTH 14u
 extern const struct sublayer LAYER[LAYER_LENGTH];
 
 /* The sub-layer has a matrix whose weights are worth prefetching. */
@@ -121,7 +128,8 @@ sublayer_matrix(const struct forward *forward, const struct sublayer *sublayer, 
 /* Does this family have it? */
 static inline bool sublayer_applies(const struct forward *forward, const struct sublayer *sublayer)
 {
-    return !sublayer->with || forward->details.architecture->features & sublayer->with;
+    unsigned features = forward->details.architecture->features;
+    return (!sublayer->with || features & sublayer->with) && !(features & sublayer->without);
 }
 
 /* ---- Around the layers ---- */

@@ -84,6 +84,9 @@ static enum status check_options(const struct model_config *config,
                          "pages of %u tokens: must be 8, 16, "
                          "32 or 64",
                          size);
+    if (is_openblas(options) && config->bidirectional)
+        return error_set(error, STATUS_UNSUPPORTED, "backend",
+                         "the openblas backend does not run %s models", config->architecture);
     if (options->page_count < 2)
         return error_set(error, STATUS_INVALID, "memory", "no room for a single page");
     CHECK(options->max_batch_rows > 0 && options->logits_rows_max > 0 && options->context > 0);

@@ -54,6 +54,17 @@ static void quantized_logits(struct backend *backend, uint32_t first, uint32_t c
     forward_pass_logits(pass_of(backend), first, count, out);
 }
 
+static const float *quantized_hidden(const struct backend *backend, uint32_t row)
+{
+    return forward_pass_hidden(&((const struct quantized *)backend)->pass, row);
+}
+
+static void quantized_scores(struct backend *backend, uint32_t row, float *out)
+{
+    CHECK(backend->score_count > 0);
+    forward_pass_scores(pass_of(backend), row, out);
+}
+
 static void quantized_copy_page(struct backend *backend, uint32_t from_page, uint32_t to_page)
 {
     const struct kv_layout *kv = &pass_of(backend)->forward.kv;
@@ -87,6 +98,8 @@ static uint32_t quantized_profile(const struct backend *backend,
 static const struct backend_ops quantized_ops = {
     .forward = quantized_forward,
     .logits = quantized_logits,
+    .hidden = quantized_hidden,
+    .scores = quantized_scores,
     .copy_page = quantized_copy_page,
     .page = quantized_page,
     .profile = quantized_profile,
@@ -176,6 +189,9 @@ enum status quantized_create(const struct backend_start *start, struct backend *
             checksum_bytes(forward->magnitude, sizeof forward->magnitude,
                            checksum_bytes(forward->frequencies, sizeof forward->frequencies, 0)),
         .vocabulary = start->details->config.vocabulary,
+        .hidden_width = start->details->config.embedding,
+        .score_count = start->details->config.labels,
+        .bidirectional = start->details->config.bidirectional,
         .page_count = options->page_count,
         .page_size = options->page_size,
         .page_bytes = forward->kv.page_bytes,

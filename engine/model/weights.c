@@ -42,7 +42,8 @@ struct rule {
 
 #define PLACE(field) .place = offsetof(struct layer_weights, field)
 static const struct rule layer_rules[] = {
-    {"attn_norm.weight", .columns = WIDTH, PLACE(attention_norm)},
+    {"attn_norm.weight", .columns = WIDTH, .without = FEATURE_POST_LAYER_NORM,
+     PLACE(attention_norm)},
     {"attn_q.weight", QUERIES, WIDTH, .without = FEATURE_FUSED_QKV, PLACE(q)},
     {"attn_k.weight", KEYS, WIDTH, .without = FEATURE_FUSED_QKV, PLACE(k)},
     {"attn_v.weight", KEYS, WIDTH, .without = FEATURE_FUSED_QKV, PLACE(v)},
@@ -61,14 +62,28 @@ static const struct rule layer_rules[] = {
     {"attn_q_norm.weight", .columns = HEAD, .with = FEATURE_QK_NORM, PLACE(q_norm)},
     {"attn_k_norm.weight", .columns = HEAD, .with = FEATURE_QK_NORM, PLACE(k_norm)},
     {"attn_output.weight", WIDTH, QUERIES, PLACE(output)},
+    {"attn_output.bias", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM, .optional = true,
+     PLACE(output_bias)},
+    {"attn_output_norm.weight", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM,
+     PLACE(post_attention_norm)},
+    {"attn_output_norm.bias", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM,
+     PLACE(post_attention_bias)},
     {"post_attention_norm.weight", .columns = WIDTH, .with = FEATURE_POST_NORMS,
      PLACE(post_attention_norm)},
-    {"ffn_norm.weight", .columns = WIDTH, PLACE(ffn_norm)},
-    {"ffn_gate.weight", FEED, WIDTH, .without = FEATURE_FUSED_GATE_UP, PLACE(gate)},
+    {"ffn_norm.weight", .columns = WIDTH, .without = FEATURE_POST_LAYER_NORM, PLACE(ffn_norm)},
+    {"ffn_gate.weight", FEED, WIDTH, .without = FEATURE_FUSED_GATE_UP | FEATURE_NO_GATE,
+     PLACE(gate)},
     {"ffn_up.weight", FEED, WIDTH, .without = FEATURE_FUSED_GATE_UP, PLACE(up)},
     {"ffn_up.weight", FEED, WIDTH, NOTHING, FEED_TWICE, FEATURE_FUSED_GATE_UP, PLACE(gate)},
     {"ffn_up.weight", FEED, WIDTH, FEED, FEED_TWICE, FEATURE_FUSED_GATE_UP, PLACE(up)},
+    {"ffn_up.bias", .columns = FEED, .with = FEATURE_NO_GATE, .optional = true, PLACE(up_bias)},
     {"ffn_down.weight", WIDTH, FEED, PLACE(down)},
+    {"ffn_down.bias", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM, .optional = true,
+     PLACE(down_bias)},
+    {"layer_output_norm.weight", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM,
+     PLACE(post_ffn_norm)},
+    {"layer_output_norm.bias", .columns = WIDTH, .with = FEATURE_POST_LAYER_NORM,
+     PLACE(post_ffn_bias)},
     {"post_ffw_norm.weight", .columns = WIDTH, .with = FEATURE_POST_NORMS, PLACE(post_ffn_norm)},
 };
 #define RULE_COUNT (sizeof layer_rules / sizeof layer_rules[0])
@@ -162,30 +177,71 @@ static enum status walk_layer(const struct gguf *gguf, const struct model_detail
     return STATUS_OK;
 }
 
+/* The tensors of the model that belong to no layer, in the order of reading; those of `last` stand
+   behind the layers. */
+static size_t list_model_items(const struct model_details *details, struct weights *weights,
+                               bool last, struct item items[static 10])
+{
+    const struct model_config *config = &details->config;
+    const uint32_t width = config->embedding;
+    const bool post = details->architecture->features & FEATURE_POST_LAYER_NORM;
+    size_t count = 0;
+#define MATRIX(of, row_count, columns_, may_miss, ...)                                             \
+    items[count++] = (struct item)                                                                 \
+    {                                                                                              \
+        of, .rows = row_count, .columns = columns_, .all_rows = row_count, .optional = may_miss,   \
+            .matrix = weights ? &weights->__VA_ARGS__ : NULL                                       \
+    }
+#define VECTOR(of, columns_, may_miss, ...)                                                        \
+    items[count++] = (struct item)                                                                 \
+    {                                                                                              \
+        of, .columns = columns_, .optional = may_miss,                                             \
+            .vector = weights ? &weights->__VA_ARGS__ : NULL                                       \
+    }
+    if (!last) {
+        MATRIX("token_embd.weight", config->vocabulary, width, false, embedding);
+        if (!post)
+            VECTOR("output_norm.weight", width, false, output_norm);
+        if (details->architecture->learned_positions)
+            MATRIX("position_embd.weight", config->context, width, false, positions);
+        if (config->token_types > 0)
+            MATRIX("token_types.weight", config->token_types, width, false, types);
+        if (post) {
+            VECTOR("token_embd_norm.weight", width, false, embedding_norm);
+            VECTOR("token_embd_norm.bias", width, false, embedding_norm_bias);
+        }
+    } else if (details->architecture->encoder) {
+        if (config->labels > 0) {
+            MATRIX("cls.weight", width, width, true, dense);
+            VECTOR("cls.bias", width, true, dense_bias);
+            MATRIX("cls.output.weight", config->labels, width, false, labels);
+            VECTOR("cls.output.bias", config->labels, true, label_bias);
+        }
+    } else {
+        MATRIX("output.weight", config->vocabulary, width, true, head);
+    }
+#undef MATRIX
+#undef VECTOR
+    return count;
+}
+
+static enum status walk_model(const struct gguf *gguf, const struct model_details *details,
+                              bool last, const struct visitor *visitor, struct error *error)
+{
+    struct item items[10];
+    size_t count = list_model_items(details, visitor->weights, last, items);
+    for (size_t i = 0; i < count; i++)
+        TRY(visit(gguf, visitor, &items[i], error));
+    return STATUS_OK;
+}
+
 static enum status walk(const struct gguf *gguf, const struct model_details *details,
                         const struct visitor *visitor, struct error *error)
 {
-    const struct model_config *config = &details->config;
-    struct weights *weights = visitor->weights;
-    struct item embedding = {"token_embd.weight", .rows = config->vocabulary,
-                             .columns = config->embedding, .all_rows = config->vocabulary,
-                             .matrix = weights ? &weights->embedding : NULL};
-    struct item norm = {"output_norm.weight", .columns = config->embedding,
-                        .vector = weights ? &weights->output_norm : NULL};
-    struct item head = {"output.weight",
-                        .rows = config->vocabulary,
-                        .columns = config->embedding,
-                        .all_rows = config->vocabulary,
-                        .optional = true,
-                        .matrix = weights ? &weights->head : NULL};
-    enum status status = visit(gguf, visitor, &embedding, error);
-    if (status == STATUS_OK)
-        status = visit(gguf, visitor, &norm, error);
-    for (uint32_t layer = 0; layer < config->layers && status == STATUS_OK; layer++)
-        status = walk_layer(gguf, details, layer, visitor, error);
-    if (status == STATUS_OK)
-        status = visit(gguf, visitor, &head, error);
-    return status;
+    TRY(walk_model(gguf, details, false, visitor, error));
+    for (uint32_t layer = 0; layer < details->config.layers; layer++)
+        TRY(walk_layer(gguf, details, layer, visitor, error));
+    return walk_model(gguf, details, true, visitor, error);
 }
 
 /* ---- Checking ---- */
@@ -223,12 +279,18 @@ static enum status check_item(void *arg, const struct item *item, struct error *
 /* Does a rule of this family, or walk() itself, name this tensor? */
 static bool is_known(const struct model_details *details, const char *name)
 {
-    static const char *const others[] = {
-        "token_embd.weight", "output_norm.weight",       "output.weight",
-        "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
+    static const char *const others[] = {"rope_freqs.weight", "rope_factors_long.weight",
+                                         "rope_factors_short.weight"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strcmp(name, others[i]) == 0)
             return true;
+    struct item items[10];
+    for (int last = 0; last < 2; last++) {
+        size_t count = list_model_items(details, NULL, last, items);
+        for (size_t i = 0; i < count; i++)
+            if (strcmp(name, items[i].name) == 0)
+                return true;
+    }
     unsigned layer;
     int used = 0;
     if (sscanf(name, "blk.%u.%n", &layer, &used) != 1 || used == 0 ||
@@ -276,7 +338,7 @@ static enum status check_vocabulary(const struct gguf *gguf, struct model_config
                          "tensor 'token_embd.weight' has %llu rows: must be 1 … %u",
                          (unsigned long long)embedding->dims[1], LIMIT_VOCABULARY);
     config->vocabulary = (uint32_t)embedding->dims[1];
-    config->tied_output = gguf_find_tensor(gguf, "output.weight") == NULL;
+    config->tied_output = !config->bidirectional && gguf_find_tensor(gguf, "output.weight") == NULL;
     enum gguf_type type;
     uint64_t tokens;
     if (!gguf_has(gguf, "tokenizer.ggml.tokens"))

@@ -24,6 +24,10 @@ struct layer_weights {
     float *post_attention_norm, *post_ffn_norm; /* [embedding] or NULL */
     float *q_norm, *k_norm;                     /* [head_dim] or NULL */
     float *q_bias, *k_bias, *v_bias;            /* as the matrices' rows, or NULL */
+    float *output_bias, *down_bias;             /* [embedding] or NULL: with post layer norms */
+    float *up_bias;                             /* [feed_forward] or NULL */
+    float *post_attention_bias, *post_ffn_bias; /* [embedding]: of the layer norms, whose weights
+                                                   are the post norms' */
 };
 
 enum weights_form {
@@ -36,7 +40,13 @@ struct weights {
     uint64_t bytes;
     uint64_t checksum; /* of all that was read of the file, the same for any form and threads */
     struct layer_weights *layers;
-    float *output_norm;
+    float *output_norm;                          /* NULL: the last layer's is the last */
+    float *embedding_norm, *embedding_norm_bias; /* NULL: none */
+    struct repacked_matrix positions;            /* [context][embedding], or no rows */
+    struct repacked_matrix types;                /* [token_types][embedding], or no rows */
+    struct repacked_matrix dense;  /* [embedding][embedding] of the classification head, or none */
+    struct repacked_matrix labels; /* [labels][embedding] */
+    float *dense_bias, *label_bias;
     struct repacked_matrix embedding; /* [vocabulary][embedding] */
     struct repacked_matrix head;      /* the same data as embedding when tied */
 };

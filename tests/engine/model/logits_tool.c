@@ -8,6 +8,11 @@
  *   logits_tool MODEL --greedy N [as above]
  *     stdout: a line of N token ids for each prompt, always the largest logit's.
  *
+ *   logits_tool MODEL --hidden [as above]
+ *     stdout: float32 [positions][width], the final hidden states; of an encoder, whose prompt is one
+ *     chunk, with --scores its classification head's of the first token.
+ *   --second N: tokens from position N on are of type 1.
+ *
  * A tool, not a test: tests/reference/test_logits.py and others run it.
  */
 #include "engine/model/model.h"
@@ -22,6 +27,8 @@ struct tool {
     unsigned threads;
     uint32_t chunk, page_size, context;
     uint32_t greedy, last; /* last: 0 for all */
+    uint32_t second;
+    bool hidden, scores;
     struct gguf *gguf;
     struct model_config config;
     struct workers *workers;
@@ -38,15 +45,13 @@ static void die(const struct error *error)
 
 static void parse(struct tool *tool, int argc, char **argv)
 {
-    static const struct option options[] = {{"backend", required_argument, NULL, 'b'},
-                                            {"kernels", required_argument, NULL, 'k'},
-                                            {"threads", required_argument, NULL, 't'},
-                                            {"chunk", required_argument, NULL, 'c'},
-                                            {"page-size", required_argument, NULL, 'p'},
-                                            {"context", required_argument, NULL, 'x'},
-                                            {"greedy", required_argument, NULL, 'Y'},
-                                            {"last", required_argument, NULL, 'l'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"backend", required_argument, NULL, 'b'},   {"kernels", required_argument, NULL, 'k'},
+        {"threads", required_argument, NULL, 't'},   {"chunk", required_argument, NULL, 'c'},
+        {"page-size", required_argument, NULL, 'p'}, {"context", required_argument, NULL, 'x'},
+        {"greedy", required_argument, NULL, 'Y'},    {"last", required_argument, NULL, 'l'},
+        {"hidden", no_argument, NULL, 'h'},          {"scores", no_argument, NULL, 's'},
+        {"second", required_argument, NULL, '2'},    {NULL, 0, NULL, 0}};
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         uint32_t number = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
@@ -74,6 +79,15 @@ static void parse(struct tool *tool, int argc, char **argv)
             break;
         case 'l':
             tool->last = number;
+            break;
+        case 'h':
+            tool->hidden = true;
+            break;
+        case 's':
+            tool->scores = true;
+            break;
+        case '2':
+            tool->second = number;
             break;
         default:
             exit(2);
@@ -160,9 +174,17 @@ static void run_prompt(struct tool *tool, const uint32_t *tokens, uint32_t count
         uint32_t wanted = skipped < now ? now - skipped : 0;
         for (uint32_t i = 0; i < wanted; i++)
             rows[i] = skipped + i;
+        sequence.second_segment = tool->second;
         struct batch batch = {now, tokens + first, 1, &sequence, wanted, rows};
         ops->forward(tool->model, &batch);
-        for (uint32_t at = 0; at < wanted; at += tool->model->logits_rows_max) {
+        for (uint32_t i = 0; tool->hidden && i < wanted; i++)
+            fwrite(ops->hidden(tool->model, i), sizeof(float), tool->model->hidden_width, stdout);
+        if (tool->scores) {
+            ops->scores(tool->model, 0, logits);
+            fwrite(logits, sizeof(float), tool->model->score_count, stdout);
+        }
+        for (uint32_t at = 0; !tool->hidden && !tool->scores && at < wanted;
+             at += tool->model->logits_rows_max) {
             uint32_t piece = wanted - at < tool->model->logits_rows_max
                                  ? wanted - at
                                  : tool->model->logits_rows_max;
