@@ -1,8 +1,10 @@
 /*
- * Tokenizers of GGUF files: "gpt2" (byte-level BPE) and "llama" (SentencePiece BPE).
+ * Tokenizers of GGUF files: "gpt2" (byte-level BPE), "llama" (SentencePiece BPE) and "bert"
+ * (WordPiece).
  *
  *   text → special tokens cut out → ordinary text, sentinels dropped
  *        → gpt2:  pre-tokenizer's pieces → bytes → merges by rank
+ *        → bert:  words, folded → their longest known beginnings (wordpiece.h)
  *        → llama: spaces marked, words → characters → merges by score → bytes for what is left
  *
  * As in Hugging Face's tokenizers, a byte that a byte-level vocabulary has no token for is left
@@ -17,6 +19,7 @@
 #include "engine/text/merge.h"
 #include "engine/text/pretokenizer.h"
 #include "engine/text/vocabulary.h"
+#include "engine/text/wordpiece.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -28,7 +31,7 @@
 
 static const char space_mark[] = "\xe2\x96\x81"; /* U+2581 */
 
-enum tokenizer_kind { KIND_BYTE_LEVEL, KIND_SENTENCEPIECE };
+enum tokenizer_kind { KIND_BYTE_LEVEL, KIND_SENTENCEPIECE, KIND_WORDPIECE };
 
 struct tokenizer {
     enum tokenizer_kind kind;
@@ -37,6 +40,8 @@ struct tokenizer {
     struct merge_table merges;         /* byte-level */
     struct token_index pieces;         /* SentencePiece, and byte-level that ignores merges */
     uint32_t *score_keys;              /* SentencePiece: [count], the higher score the lower key */
+    struct token_index texts;          /* WordPiece */
+    struct wordpiece wordpiece;        /* WordPiece */
     bool words_apart;                  /* SentencePiece: no token has a space after a non-space */
     bool swallows_space;               /* specials take the white space after them along … */
     uint32_t leaves_space[3];          /* … but for these */
@@ -152,17 +157,26 @@ static enum status load_ids(const struct gguf *gguf, struct tokenizer *tokenizer
     };
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++)
         TRY(load_id(gguf, tokenizer, ids[i].key, ids[i].out, error));
+    if (tokenizer->kind == KIND_WORDPIECE) { /* older files name what stands around a text so */
+        if (tokenizer->bos == TOKEN_NONE)
+            TRY(load_id(gguf, tokenizer, "tokenizer.ggml.cls_token_id", &tokenizer->bos, error));
+        if (tokenizer->eos == TOKEN_NONE) /* misspelt there */
+            TRY(load_id(gguf, tokenizer, "tokenizer.ggml.seperator_token_id", &tokenizer->eos,
+                        error));
+        tokenizer->wordpiece.unknown = tokenizer->unknown;
+    }
     add_end(tokenizer, tokenizer->eos);
     add_end(tokenizer, eot);
     add_end(tokenizer, eom);
     find_ends(tokenizer);
-    bool bos_default =
-        tokenizer->kind == KIND_SENTENCEPIECE || pretokenizer_adds_bos(tokenizer->pretokenizer);
+    bool wordpiece = tokenizer->kind == KIND_WORDPIECE;
+    bool bos_default = wordpiece || tokenizer->kind == KIND_SENTENCEPIECE ||
+                       pretokenizer_adds_bos(tokenizer->pretokenizer);
     enum status status =
         load_bool(gguf, "tokenizer.ggml.add_bos_token", bos_default, &tokenizer->adds_bos, error);
     if (status == STATUS_OK)
         status =
-            load_bool(gguf, "tokenizer.ggml.add_eos_token", false, &tokenizer->adds_eos, error);
+            load_bool(gguf, "tokenizer.ggml.add_eos_token", wordpiece, &tokenizer->adds_eos, error);
     if (status == STATUS_OK)
         status =
             load_bool(gguf, "tokenizer.ggml.add_space_prefix",
@@ -369,6 +383,34 @@ static enum status load_sentencepiece(const struct gguf *gguf, struct tokenizer 
     return status;
 }
 
+/* Which pre-tokenizer the file names is of no meaning: all of BERT's are one. */
+static enum status load_wordpiece(const struct gguf *gguf, struct tokenizer *tokenizer,
+                                  struct error *error)
+{
+    static const char strip_key[] = "tokenizer.ggml.normalizer.strip_accents";
+    bool lowers, strips;
+    TRY(load_bool(gguf, "tokenizer.ggml.normalizer.lowercase", true, &lowers, error));
+    TRY(load_bool(gguf, strip_key, lowers, &strips, error));
+    if (lowers != strips)
+        return error_set(error, STATUS_UNSUPPORTED, NULL,
+                         "key '%s': accents are stripped where letters are made lower case, or "
+                         "both are kept; only one of them is not supported",
+                         strip_key);
+    TRY(vocabulary_load(gguf, CODING_SPACE_MARK, &tokenizer->vocabulary, error));
+    TRY(token_index_texts(&tokenizer->vocabulary, &tokenizer->texts, error));
+    memset(tokenizer->byte_tokens, 0xff, sizeof tokenizer->byte_tokens);
+    tokenizer->wordpiece = (struct wordpiece){
+        .vocabulary = &tokenizer->vocabulary,
+        .index = &tokenizer->texts,
+        .unknown = TOKEN_NONE,
+        .folds = lowers,
+    };
+    for (uint32_t i = 0; i < tokenizer->vocabulary.count; i++)
+        tokenizer->wordpiece.longest =
+            max_u32(tokenizer->wordpiece.longest, tokenizer->vocabulary.tokens[i].text_length);
+    return STATUS_OK;
+}
+
 static bool string_is(struct gguf_string string, const char *text)
 {
     return string.length == strlen(text) && memcmp(string.text, text, string.length) == 0;
@@ -406,11 +448,14 @@ static enum status load_all(const struct gguf *gguf, struct tokenizer *tokenizer
     } else if (string_is(model, "llama")) {
         tokenizer->kind = KIND_SENTENCEPIECE;
         status = load_sentencepiece(gguf, tokenizer, error);
+    } else if (string_is(model, "bert")) {
+        tokenizer->kind = KIND_WORDPIECE;
+        status = load_wordpiece(gguf, tokenizer, error);
     } else {
         return error_set(
             error, STATUS_UNSUPPORTED, NULL,
             "the model's tokenizer '%.*s' (key 'tokenizer.ggml.model') is not one that "
-            "this server knows: gpt2, llama",
+            "this server knows: gpt2, llama, bert",
             SHOW(model.length), model.text);
     }
     if (status == STATUS_OK)
@@ -445,6 +490,7 @@ void tokenizer_destroy(struct tokenizer *tokenizer)
     pretokenizer_destroy(tokenizer->pretokenizer);
     merge_table_deinit(&tokenizer->merges);
     token_index_deinit(&tokenizer->pieces);
+    token_index_deinit(&tokenizer->texts);
     free(tokenizer->score_keys);
     free(tokenizer->specials);
     free(tokenizer->controls);
@@ -455,7 +501,8 @@ uint64_t tokenizer_memory_bytes(const struct tokenizer *tokenizer)
 {
     uint64_t bytes = sizeof *tokenizer + vocabulary_memory_bytes(&tokenizer->vocabulary) +
                      merge_table_memory_bytes(&tokenizer->merges) +
-                     token_index_memory_bytes(&tokenizer->pieces);
+                     token_index_memory_bytes(&tokenizer->pieces) +
+                     token_index_memory_bytes(&tokenizer->texts);
     if (tokenizer->pretokenizer)
         bytes += pretokenizer_memory_bytes(tokenizer->pretokenizer);
     if (tokenizer->score_keys)
@@ -694,6 +741,28 @@ static enum status rewrite(struct encoder *encoder, const char **text, size_t *l
     return STATUS_OK;
 }
 
+static enum status push_token(void *arg, uint32_t token, struct error *error)
+{
+    struct encoder *encoder = arg;
+    return sink_push(&encoder->sink, token, error);
+}
+
+/* Units of work end at spaces, so that no word is divided. */
+static enum status encode_wordpiece(struct encoder *encoder, const char *text, size_t length)
+{
+    struct wordpiece_sink sink = {push_token, encoder};
+    while (length > 0) {
+        size_t part = min_u64(length, TOKENIZER_YIELD_BYTES);
+        const char *space = part < length ? memchr(text + part, ' ', length - part) : NULL;
+        part = space ? (size_t)(space - text) : length;
+        TRY(wordpiece_encode(&encoder->tokenizer->wordpiece, text, part, &sink, encoder->error));
+        note_work(encoder, part);
+        text += part;
+        length -= part;
+    }
+    return STATUS_OK;
+}
+
 static bool contains(const char *text, size_t length, const char *part, size_t part_length)
 {
     return part_length > 0 && length >= part_length &&
@@ -712,6 +781,8 @@ static enum status encode_ordinary(struct encoder *encoder, const char *text, si
     if (space_in_front || marks ||
         contains(text, length, encoder->sentinel, encoder->sentinel_length))
         TRY(rewrite(encoder, &text, &length, marks, space_in_front));
+    if (tokenizer->kind == KIND_WORDPIECE)
+        return encode_wordpiece(encoder, text, length);
     if (scored)
         return encode_words(encoder, text, length);
     return pretokenizer_split(tokenizer->pretokenizer, encoder->scratch, text, length, encode_piece,
@@ -821,7 +892,8 @@ static bool starts_with_bos(const struct tokenizer *tokenizer, const char *text,
                             unsigned flags)
 {
     size_t matched;
-    return length > 0 && (flags & TOKENIZER_PARSE_SPECIAL) != 0 &&
+    return tokenizer->kind != KIND_WORDPIECE && length > 0 &&
+           (flags & TOKENIZER_PARSE_SPECIAL) != 0 &&
            find_special(tokenizer, flags, text, length, &matched) == tokenizer->bos;
 }
 
@@ -836,8 +908,9 @@ static enum status encode_all(struct encoder *encoder, const char *text, size_t 
     if (status == STATUS_OK)
         status = encode_text(encoder, text, length, flags);
     const struct sink *sink = &encoder->sink;
-    bool ended = (flags & TOKENIZER_PARSE_SPECIAL) != 0 && sink->count > 0 &&
-                 sink->count <= sink->limit && sink->tokens[sink->count - 1] == tokenizer->eos;
+    bool ended = tokenizer->kind != KIND_WORDPIECE && (flags & TOKENIZER_PARSE_SPECIAL) != 0 &&
+                 sink->count > 0 && sink->count <= sink->limit &&
+                 sink->tokens[sink->count - 1] == tokenizer->eos;
     if (status == STATUS_OK && (flags & TOKENIZER_ADD_EOS) != 0 && tokenizer->adds_eos && !ended)
         status = sink_push(&encoder->sink, tokenizer->eos, encoder->error);
     return status;
