@@ -47,10 +47,14 @@ static const struct field structured_fields[] = {
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* One constraint for a request. */
+/* One constraint for a request. A client that knows several versions of a server says the same in the
+   fields of each. */
 static enum status set_source(struct constraint *out, const char *param, enum grammar_kind kind,
                               const char *source, size_t length, struct error *error)
 {
+    if (out->source && out->kind == kind && out->length == length &&
+        memcmp(out->source, source, length) == 0)
+        return STATUS_OK;
     if (out->source)
         return error_set(error, STATUS_INVALID, param,
                          "%s and %s both constrain the answer; send one of them.", out->param,
@@ -165,12 +169,15 @@ static enum status read_structured_outputs(const struct json_document *document,
 }
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}} of OpenAI; llama.cpp has the
-   schema beside the type. */
+   schema beside the type. Text Generation Inference, whose form huggingface_hub sends, has it in
+   `value` beside the types "json_object" and "json", and an expression beside "regex". */
 static enum status read_response_format(const struct json_document *document,
                                         struct constraint *out, struct error *error)
 {
     static const char param[] = "response_format";
     static const struct field schema = {"schema", FORM_SCHEMA, GRAMMAR_JSON_SCHEMA};
+    static const struct field value = {"value", FORM_SCHEMA, GRAMMAR_JSON_SCHEMA};
+    static const struct field regex = {"value", FORM_TEXT, GRAMMAR_REGEX};
     const struct cJSON *format = json_get(document->root, param);
     if (!format)
         return STATUS_OK;
@@ -199,6 +206,11 @@ static enum status read_response_format(const struct json_document *document,
             return status;
         if (!json_get(format, "schema"))
             return error_set(error, STATUS_INVALID, param, "%s is missing.", shown);
+    } else if (!strcmp(name, "regex") && json_get(format, "value")) {
+        return read_field(format, slice, &regex, param, "response_format.value", out, error);
+    } else if (json_get(format, "value") &&
+               (!strcmp(name, "json") || !strcmp(name, "json_object"))) {
+        return read_field(format, slice, &value, param, "response_format.value", out, error);
     } else if (strcmp(name, "json_object") != 0) {
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", param,
                               "response_format of type \"%.40s\" is not supported by this server; "

