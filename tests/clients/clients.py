@@ -1,8 +1,8 @@
 """The clients that Quire is tried with: what each one is, how it is installed, how its program is run.
 
-A client is a row of table.py and a program, python/try_NAME.py or js/try_NAME.mjs. Its environment is made once, in
+A client is a row of table.py and a program: python/try_NAME.py, js/try_NAME.mjs, or a folder in go/ or rust/. Its environment is made once, in
 ${QUIRE_CACHE:-~/.cache/quire}/clients, and named by the sum of what it holds: a changed pin makes a new one. Python packages are
-pinned in full in locks/ (`tests/clients/run --lock NAME` writes them), npm packages by the row.
+pinned in full in locks/ (`tests/clients/run --lock NAME` writes them), Go's and Rust's in their own files, npm packages by the row.
 """
 import dataclasses
 import hashlib
@@ -40,12 +40,12 @@ class Client:
     leave_out: tuple = ()      # packages that the client names but does not need here (torch)
     known: dict = dataclasses.field(default_factory=dict)    # {step: why it fails}: what is known not to work
     setup: str = ""            # how a user sets it up, for docs/clients.md
-    program: str = ""          # where it is not python/try_NAME.py or js/try_NAME.mjs
     environment: dict = dataclasses.field(default_factory=dict)
 
     @property
     def path(self):
-        return HERE / (self.program or (f"python/try_{self.name}.py" if self.language == "python" else f"js/try_{self.name}.mjs"))
+        return HERE / {"python": f"python/try_{self.name}.py", "js": f"js/try_{self.name}.mjs", "go": f"go/{self.name}/main.go",
+                       "rust": f"rust/{self.name}/src/main.rs"}[self.language]
 
     @property
     def lock(self):
@@ -116,21 +116,46 @@ def _make_js(client, folder):
     _command("npm", "--prefix", folder, "install", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund")
 
 
+def _make_go(client, folder):
+    _command("go", "build", "-o", folder / "program", ".", cwd=client.path.parent, env=os.environ | {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"})
+
+
+def _make_rust(client, folder):
+    target = CACHE / "rust-target"
+    _command("cargo", "build", "--locked", "--target-dir", target, cwd=client.path.parents[1])
+    folder.mkdir(parents=True)
+    shutil.copy(target / "debug" / client.name, folder / "program")
+
+
+MAKERS = {"python": _make_python, "js": _make_js, "go": _make_go, "rust": _make_rust}
+TOOLS = {"python": "python3", "js": "npm", "go": "go", "rust": "cargo"}
+
+
+def _content(client):
+    """What the environment depends on. Compiled programs are part of theirs."""
+    if client.language == "python":
+        return client.lock.read_bytes()
+    if client.language == "js":
+        return "\n".join(client.packages).encode()
+    folder = client.path.parent if client.language == "go" else client.path.parents[1]
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
 def environment(client):
     """The folder of the client's environment, made when it is missing."""
-    content = client.lock.read_bytes() if client.language == "python" else "\n".join(client.packages).encode()
+    content = _content(client)
     folder = CACHE / f"{client.name}-{hashlib.sha256(content).hexdigest()[:12]}"
     if not (folder / ".complete").exists():
         _say(f"installing {client.name}")
         shutil.rmtree(folder, ignore_errors=True)
         CACHE.mkdir(parents=True, exist_ok=True)
-        (_make_python if client.language == "python" else _make_js)(client, folder)
+        MAKERS[client.language](client, folder)
         (folder / ".complete").touch()
     return folder
 
 
 def can_install(client):
-    return client.language == "python" or shutil.which("npm") is not None
+    return shutil.which(TOOLS[client.language]) is not None
 
 
 # running
@@ -151,6 +176,8 @@ def run(client, url, key, model, steps=(), output=None):
         command = [folder / "bin/python", client.path, *steps]
         variables["PYTHONPATH"] = str(HERE / "python")
         variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    elif client.language in ("go", "rust"):
+        command = [folder / "program"]
     else:
         # Node looks for packages beside the program: the folder gets copies.
         for source in (client.path, HERE / "js/steps.mjs", HERE / "js/tools.mjs"):

@@ -2,6 +2,8 @@
 from clients import Client
 
 CALLS = "needs tool calls"
+FIM = "needs /v1/fim/completions"
+PROMPTS = "needs /tokenizer_info, /tokenize and log-probabilities of prompts"
 RESPONSES = "needs /v1/responses"
 MESSAGES = "needs /v1/messages"
 OLLAMA = "needs Ollama's API"
@@ -106,10 +108,44 @@ client.chat_completion(messages, model="default")
 client = anthropic.Anthropic(base_url="http://127.0.0.1:8080", api_key="none")
 client.messages.create(model="default", max_tokens=100, messages=messages)
 '''),
+    Client("anthropic_js", "anthropic (JavaScript)", ("@anthropic-ai/sdk@1.14.0",), "js",
+           known=known(MESSAGES, "messages.create", "messages.stream", "tool loop", "tool loop, streamed"), setup='''
+const client = new Anthropic({baseURL: "http://127.0.0.1:8080", apiKey: "none"});
+await client.messages.create({model: "default", max_tokens: 100, messages});
+'''),
     Client("ollama_py", "ollama (Python)", ("ollama==0.6.3",),
            known=known(OLLAMA, "chat", "chat, streamed", "generate, whole and streamed", "format: a schema", "list, show, ps", "tool loop"), setup='''
 client = ollama.Client(host="http://127.0.0.1:8080")
 client.chat("default", messages)
+'''),
+    Client("ollama_js", "ollama (JavaScript)", ("ollama@0.6.4",), "js",
+           known=known(OLLAMA, "chat", "chat, streamed", "generate", "format: a schema", "list, ps, show", "tool loop"), setup='''
+const client = new Ollama({host: "http://127.0.0.1:8080"});
+await client.chat({model: "default", messages});
+'''),
+    Client("openai_agents_js", "OpenAI Agents SDK (JavaScript)", ("@openai/agents@0.20.0", "openai@7.59.0", "zod@4.6.7"), "js",
+           known=known(CALLS, "chat completions: tool loop", "chat completions: tool loop, streamed") |
+           known(RESPONSES, "responses: output type", "responses: tool loop", "responses: tool loop, streamed"), setup='''
+const client = new OpenAI({baseURL: "http://127.0.0.1:8080/v1", apiKey: "none"});
+const agent = new Agent({name: "helper", model: new OpenAIChatCompletionsModel(client, "default")});
+setTracingDisabled(true);
+'''),
+    Client("openai_go", "openai (Go)", ("github.com/openai/openai-go/v3@v3.99.0",), "go", known=known(CALLS, "tool loop", "tool loop, streamed"), setup='''
+client := openai.NewClient(option.WithBaseURL("http://127.0.0.1:8080/v1"), option.WithAPIKey("none"))
+client.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{Model: "default", Messages: messages})
+'''),
+    Client("async_openai", "async-openai (Rust)", ("async-openai@0.43.0",), "rust", model="smollm2", setup='''
+let config = OpenAIConfig::new().with_api_base("http://127.0.0.1:8080/v1").with_api_key("none");
+let client = Client::with_config(config);
+'''),
+    Client("continue", "Continue's adapters", ("@continuedev/openai-adapters@1.37.0",), "js", known=known(FIM, "vllm: fill in the middle"), setup='''
+models:                                  # in Continue's config.yaml
+  - {name: Quire, provider: vllm, model: default, apiBase: "http://127.0.0.1:8080/v1", apiKey: none}
+'''),
+    Client("lm_eval", "lm-evaluation-harness", ("lm-eval[api]==0.4.13",), model="smollm2",
+           known=known(PROMPTS, "loglikelihood", "loglikelihood_rolling"), setup='''
+lm-eval run --model local-completions --tasks hellaswag --model_args \\
+  model=default,base_url=http://127.0.0.1:8080/v1/completions,tokenizer_backend=remote
 '''),
 )
 

@@ -24,7 +24,7 @@ def rows():
 def test_client(client, tmp_path):
     """Every step does what its person wanted, or is known not to, with the reason that docs/clients.md gives."""
     if not clients.can_install(client):
-        pytest.skip("there is no npm")
+        pytest.skip(f"what builds {client.language} programs is not here")
     server = runner.server_for(client.model)
     with server.unharmed():
         found = clients.run(client, server.url, runner.KEY, runner.NAME, output=tmp_path / "output.txt")
