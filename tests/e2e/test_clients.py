@@ -20,7 +20,7 @@ def rows():
         yield pytest.param(client, id=client.name, marks=() if client.name in IN_EVERY_RUN else pytest.mark.long)
 
 
-@pytest.mark.parametrize("client", rows())
+@pytest.mark.parametrize("client", list(rows()))
 def test_client(client, tmp_path):
     """Every step does what its person wanted, or is known not to, with the reason that docs/clients.md gives."""
     if not clients.can_install(client):

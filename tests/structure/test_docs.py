@@ -73,7 +73,7 @@ def test_the_readme_has_the_options_of_serve():
 
 def test_links_lead_somewhere():
     for name in ["README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/api.md", "docs/memory.md", "docs/exactness.md",
-                 "docs/performance.md"]:
+                 "docs/performance.md", "docs/clients.md"]:
         folder = (ROOT / name).parent
         for target in re.findall(r"\]\(([^)#\s]+)", read(name)):
             if "://" not in target:
