@@ -23,8 +23,11 @@ static void lay_out(struct arena *arena, struct completion *completion,
     uint64_t n = spec->choice_count, max = spec->max_tokens;
     arena_take(arena, 1, sizeof *completion + n * sizeof(struct completion_sequence));
     void *bias = arena_take(arena, spec->sampling.logit_bias_count, sizeof(struct logit_bias));
-    if (completion)
+    float *pooled = arena_take(arena, spec->pooling ? spec->pooled_count : 0, sizeof *pooled);
+    if (completion) {
         completion->sampling.logit_bias = bias;
+        completion->pooled = spec->pooling ? pooled : NULL;
+    }
     for (uint64_t i = 0; i < n; i++) {
         struct completion_sequence record = {0};
         record.history = arena_take(arena, spec->token_count + max, sizeof *record.history);
@@ -54,7 +57,8 @@ static enum status take_memory(const struct completion_spec *spec, struct budget
 enum status completion_create(const struct completion_spec *spec, struct budget *budget,
                               struct completion **out, struct error *error)
 {
-    CHECK(spec->token_count >= 1 && spec->max_tokens >= 1);
+    CHECK(spec->token_count >= 1 && (spec->max_tokens >= 1) == (spec->pooling == POOLING_NONE));
+    CHECK(!spec->pooling || (spec->pooled_count >= 1 && spec->choice_count == 1));
     CHECK(spec->choice_count >= 1 && spec->choice_count <= LIMIT_CHOICES);
     CHECK(spec->top_logprobs <= LIMIT_LOGPROBS);
     uint32_t top_logprobs = spec->want_logprobs ? spec->top_logprobs : 0;
@@ -77,6 +81,9 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
         .ignore_eos = spec->ignore_eos,
         .use_prefix_cache = spec->use_prefix_cache,
         .want_logprobs = spec->want_logprobs,
+        .pooling = spec->pooling,
+        .pooled_count = spec->pooled_count,
+        .second_segment = spec->second_segment,
         .grammar = spec->grammar ? grammar_take(spec->grammar) : NULL,
         .cache_salt = spec->cache_salt,
         .priority = spec->priority,
@@ -88,6 +95,8 @@ enum status completion_create(const struct completion_spec *spec, struct budget 
     };
     lay_out(&arena, completion, spec, top_logprobs);
     pthread_mutex_init(&completion->lock, NULL);
+    if (completion->pooled)
+        memset(completion->pooled, 0, spec->pooled_count * sizeof *completion->pooled);
     if (spec->sampling.logit_bias_count)
         memcpy((void *)completion->sampling.logit_bias, spec->sampling.logit_bias,
                spec->sampling.logit_bias_count * sizeof(struct logit_bias));
@@ -195,6 +204,12 @@ enum finish_reason completion_reason(const struct completion *completion, uint32
     CHECK(choice < completion->sequence_count);
     return (enum finish_reason)atomic_load_explicit(&completion->sequences[choice].reason,
                                                     memory_order_acquire);
+}
+
+const float *completion_pooled(const struct completion *completion)
+{
+    CHECK(completion->pooled && completion_reason(completion, 0) == FINISH_STOP);
+    return completion->pooled;
 }
 
 bool completion_done(const struct completion *completion)

@@ -12,6 +12,7 @@
 
 #include "base/budget.h"
 #include "base/error.h"
+#include "engine/batch.h"
 #include "engine/constrain/grammar.h"
 #include "engine/finish_reason.h"
 #include "engine/sample/sampler.h"
@@ -30,8 +31,11 @@ struct completion_token {
 struct completion_spec {
     const uint32_t *tokens; /* the prompt, copied; count >= 1 */
     uint32_t token_count;
-    uint32_t choice_count;           /* n, 1 … LIMIT_CHOICES */
-    uint32_t max_tokens;             /* per choice, >= 1, already cut to what the context allows */
+    uint32_t choice_count; /* n, 1 … LIMIT_CHOICES */
+    uint32_t max_tokens; /* per choice, >= 1, already cut to what the context allows; 0 of pooled */
+    enum pooling pooling;            /* other than NONE: nothing is generated, choice_count is 1 */
+    uint32_t pooled_count;           /* floats of the result */
+    uint32_t second_segment;         /* see struct batch_sequence */
     struct sampling_params sampling; /* logit_bias is copied */
     bool ignore_eos;       /* end tokens are banned from sampling, generation runs to max_tokens */
     bool use_prefix_cache; /* false: neither looked up … */
@@ -77,6 +81,9 @@ const struct top_logprob *completion_top(const struct completion *completion, ui
                                          uint32_t index, uint32_t *count);
 /* Reader: FINISH_NONE while going on. Read the reason BEFORE the tokens to miss none. */
 enum finish_reason completion_reason(const struct completion *completion, uint32_t choice);
+/* Reader: the pooled hidden state, or the scores, of a completion with a pooling that ended with
+   FINISH_STOP; [pooled_count], as spelt by the model, not normalized. Until completion_release. */
+const float *completion_pooled(const struct completion *completion);
 bool completion_done(const struct completion *completion); /* all choices finished */
 /* When (clock_now_ns) it came into the engine, was admitted and had its first token; 0: not yet.
    Any thread that knows the completion is held. */

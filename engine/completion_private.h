@@ -66,6 +66,9 @@ struct completion {
     bool ignore_eos;
     bool use_prefix_cache;
     bool want_logprobs;
+    enum pooling pooling;
+    uint32_t pooled_count;
+    uint32_t second_segment;
     struct grammar *grammar; /* NULL: output is free */
     uint64_t cache_salt;
     int32_t priority;
@@ -91,7 +94,10 @@ struct completion {
     uint32_t token_limit; /* prompt and output together end here */
     uint32_t waiting_sequences;
     uint32_t unfinished_sequences;
-    uint64_t submit_ns;                     /* written before it comes in */
+    float *pooled; /* [pooled_count], NULL: it generates. The reader's after the end */
+    uint32_t
+        pooled_positions; /* positions whose hidden states are in it: preemption changes nothing */
+    uint64_t submit_ns;   /* written before it comes in */
     struct completion_sequence sequences[]; /* [sequence_count] */
 };
 

@@ -21,6 +21,7 @@
 #include "base/thread.h"
 #include "engine/constrain/masks.h"
 #include "engine/inbox.h"
+#include "engine/pooling.h"
 #include "engine/prefix_saver.h"
 #include "engine/sampling.h"
 #include "engine/scheduler/pacer.h"
@@ -68,7 +69,8 @@ static uint32_t max_length_for(const struct engine_options *options)
     const struct backend *backend = options->backend;
     uint32_t pool = kv_groups_fit(&backend->groups, backend->page_size, options->max_batch_tokens,
                                   backend->page_count - 1);
-    return min_u32(pool, options->context);
+    uint32_t length = min_u32(pool, options->context);
+    return backend->bidirectional ? min_u32(length, options->max_batch_tokens) : length;
 }
 
 static struct scheduler_options scheduler_options_for(const struct engine_options *options)
@@ -79,7 +81,8 @@ static struct scheduler_options scheduler_options_for(const struct engine_option
         .max_length = max_length_for(options),
         .tenant_count = options->key_count + 1,
         .end_token_count = options->end_token_count,
-        .prefix_cache = options->prefix_cache,
+        .prefix_cache = options->prefix_cache && !options->backend->bidirectional,
+        .whole_prompts = options->backend->bidirectional,
         .test_preempt_every = options->test_preempt_every,
     };
 }
@@ -289,6 +292,7 @@ static void step(struct engine *engine)
     sampling_start_masks(&engine->sampling, schedule);
     backend->ops->forward(backend, &schedule->batch);
     enter_phase(engine, ENGINE_SAMPLING);
+    pooling_run(backend, schedule);
     sampling_run(&engine->sampling, schedule);
     enter_phase(engine, ENGINE_COMMITTING);
     uint64_t end_ns = clock_now_ns();
@@ -436,8 +440,8 @@ static void free_parts(struct engine *engine)
 static uint32_t prompt_tokens_max(const struct engine_options *options)
 {
     uint32_t tokens = workers_count(options->workers) * CHUNK_TOKENS_PER_THREAD;
-    return options->step_target_ms > 0 ? min_u32(tokens, options->max_batch_tokens)
-                                       : options->max_batch_tokens;
+    bool chunks = options->step_target_ms > 0 && !options->backend->bidirectional;
+    return chunks ? min_u32(tokens, options->max_batch_tokens) : options->max_batch_tokens;
 }
 
 enum status engine_create(const struct engine_options *options, struct engine **out,
@@ -453,7 +457,8 @@ enum status engine_create(const struct engine_options *options, struct engine **
     engine->max_length = max_length_for(options);
     inbox_init(&engine->inbox);
     engine_metrics_init(&engine->metrics, engine->max_length, engine->token_bounds);
-    pacer_init(&engine->pacer, options->step_target_ms, prompt_tokens_max(options));
+    pacer_init(&engine->pacer, options->backend->bidirectional ? 0 : options->step_target_ms,
+               prompt_tokens_max(options));
     engine->inbox.bounds.tenant_count = options->key_count + 1;
     atomic_store(&engine->inbox.bounds.sharing, options->key_count);
     engine->inbox.bounds.max_queue = options->max_queue;
@@ -488,12 +493,18 @@ void engine_destroy(struct engine *engine)
 static enum status check_completion(const struct engine *engine,
                                     const struct completion *completion, struct error *error)
 {
-    if ((uint64_t)completion->prompt_count + 1 > engine->max_length)
+    if (completion->pooling && completion->prompt_count > engine->max_length)
+        return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "input",
+                              "the text has %u tokens; this server can hold %u",
+                              completion->prompt_count, engine->max_length);
+    if (!completion->pooling && (uint64_t)completion->prompt_count + 1 > engine->max_length)
         return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "prompt",
                               "the prompt has %u tokens; with at least one token of answer this "
                               "server can hold %u",
                               completion->prompt_count, engine->max_length);
     CHECK(!completion->grammar || engine->sampling.masks);
+    CHECK(!completion->pooling || engine->options.backend->hidden_width > 0);
+    CHECK(completion->pooling || !engine->options.backend->bidirectional);
     const uint32_t *tokens = completion->sequences[0].history;
     for (uint32_t i = 0; i < completion->prompt_count; i++) {
         if (tokens[i] >= engine->options.backend->vocabulary)

@@ -150,25 +150,35 @@ static void draw_job(void *arg, unsigned thread_index)
     }
 }
 
+/* The samples from `first` on whose logits rows are consecutive and fit the buffer. Rows between
+   them that nobody samples from are pooled, and have no logits. */
+static uint32_t last_of_run(const struct schedule *schedule, uint32_t first, uint32_t rows_max)
+{
+    const struct schedule_sample *samples = schedule->samples;
+    uint32_t last = first;
+    while (last + 1 < schedule->sample_count &&
+           samples[last + 1].logits_index <= samples[last].logits_index + 1 &&
+           samples[last + 1].logits_index < samples[first].logits_index + rows_max)
+        last++;
+    return last;
+}
+
 void sampling_run(struct sampling *sampling, const struct schedule *schedule)
 {
     struct backend *backend = sampling->backend;
-    uint32_t row_count = schedule->batch.logits_row_count, sample_end = 0, rows;
     sampling->schedule = schedule;
-    for (uint32_t first = 0; first < row_count; first += rows) {
-        rows = min_u32(row_count - first, backend->logits_rows_max);
-        backend->ops->logits(backend, first, rows, sampling->logits);
-        uint32_t sample_first = sample_end;
-        while (sample_end < schedule->sample_count &&
-               schedule->samples[sample_end].logits_index < first + rows)
-            sample_end++;
-        sampling->first_row = first;
-        sampling->sample_end = sample_end;
-        atomic_store(&sampling->next_sample, sample_first);
-        if (sample_end - sample_first == 1)
+    for (uint32_t first = 0; first < schedule->sample_count; first = sampling->sample_end) {
+        uint32_t last = last_of_run(schedule, first, backend->logits_rows_max);
+        uint32_t row = schedule->samples[first].logits_index;
+        CHECK(schedule->samples[last].logits_index < schedule->batch.logits_row_count);
+        backend->ops->logits(backend, row, schedule->samples[last].logits_index - row + 1,
+                             sampling->logits);
+        sampling->first_row = row;
+        sampling->sample_end = last + 1;
+        atomic_store(&sampling->next_sample, first);
+        if (first == last)
             draw_job(sampling, 0);
         else
             workers_run(sampling->workers, draw_job, sampling);
     }
-    CHECK(sample_end == schedule->sample_count || row_count == 0);
 }

@@ -162,7 +162,9 @@ struct sequence *admission_next_prompt(struct admission *a, uint32_t *token_limi
         if (turn.prompt)
             return turn.prompt;
         struct need need;
-        if (!find_need(a, turn.waiting, &need)) {
+        if (a->whole_prompts && turn.waiting->prompt_count > a->token_room) {
+            slots->queue->is_blocked = true;
+        } else if (!find_need(a, turn.waiting, &need)) {
             turn.tenant->is_blocked = true;
         } else if (!slots->free_first || need.missing_pages > 0) {
             slots->queue->is_blocked = true;

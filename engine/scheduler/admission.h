@@ -33,6 +33,9 @@ struct admission {
     struct preemption *preemption;
     struct engine_metrics *metrics;
     bool prefix_cache;
+    bool whole_prompts; /* a prompt is admitted only into a step that has room for all of it */
+    /* of the step */
+    uint32_t token_room; /* tokens that prompts may still have */
 };
 
 /* The prefix cache is on, for this completion, too. */

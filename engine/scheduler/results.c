@@ -160,3 +160,14 @@ void results_apply_sample(struct results *results, const struct schedule_sample 
     else
         mark_pending(results, completion);
 }
+
+void results_apply_pooling(struct results *results, const struct schedule_pooling *pooling,
+                           uint64_t now_ns)
+{
+    struct sequence *sequence = pooling->sequence;
+    if (!pooling->is_complete)
+        return;
+    CHECK(sequence->computed == sequence->token_count);
+    observe_token(results->metrics, sequence, now_ns);
+    results_end_running(results, sequence, FINISH_STOP, now_ns);
+}

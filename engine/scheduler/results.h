@@ -41,6 +41,10 @@ void results_end_running(struct results *results, struct sequence *sequence,
 void results_apply_sample(struct results *results, const struct schedule_sample *sample,
                           uint64_t now_ns);
 
+/* A prompt's hidden states are pooled, some or all of them: then the sequence ends. */
+void results_apply_pooling(struct results *results, const struct schedule_pooling *pooling,
+                           uint64_t now_ns);
+
 /* Notifies the readers, and detaches completions that have ended. */
 void results_notify(struct results *results);
 

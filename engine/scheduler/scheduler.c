@@ -45,7 +45,8 @@ static struct layout lay_out(struct arena *arena, struct scheduler *s)
     step->candidates = arena_take(arena, n, sizeof *step->candidates);
     step->tokens = arena_take(arena, s->options.max_batch_tokens, sizeof *step->tokens);
     step->batch_sequences = arena_take(arena, n, sizeof *step->batch_sequences);
-    step->logits_rows = arena_take(arena, n, sizeof *step->logits_rows);
+    step->logits_rows = arena_take(arena, s->options.max_batch_tokens, sizeof *step->logits_rows);
+    step->poolings = arena_take(arena, n, sizeof *step->poolings);
     step->copies = arena_take(arena, tables, sizeof *step->copies);
     layout.samples = arena_take(arena, n, sizeof *layout.samples);
     s->tables = arena_take(arena, tables, sizeof *s->tables);
@@ -89,7 +90,13 @@ static void connect(struct scheduler *s)
     s->preemption.swap = &s->swap;
     s->preemption.metrics = options->metrics;
     s->admission = (struct admission){
-        &s->slots, &s->swap, &s->preemption, options->metrics, options->prefix_cache,
+        &s->slots,
+        &s->swap,
+        &s->preemption,
+        options->metrics,
+        options->prefix_cache,
+        options->whole_prompts,
+        0,
     };
     s->results = (struct results){
         .slots = &s->slots,
@@ -105,6 +112,7 @@ enum status scheduler_create(const struct scheduler_options *options, struct sch
 {
     CHECK(options->max_sequences >= 1 && options->max_batch_tokens >= 1);
     CHECK(options->tenant_count >= 1);
+    CHECK(!options->whole_prompts || options->max_length <= options->max_batch_tokens);
     uint32_t page_size = pager_page_size(options->pager);
     const struct kv_groups *groups = pager_groups(options->pager);
     CHECK(kv_groups_need(groups, page_size, options->max_batch_tokens, options->max_length) <=
@@ -149,7 +157,7 @@ static void update_gauges(struct scheduler *s)
 
 void scheduler_add(struct scheduler *s, struct completion *completion, uint64_t now_ns)
 {
-    CHECK(completion->prompt_count < s->options.max_length);
+    CHECK(completion->prompt_count + !completion->pooling <= s->options.max_length);
     CHECK(completion->tenant < s->options.tenant_count);
     uint32_t room = s->options.max_length - completion->prompt_count;
     completion->token_limit = completion->prompt_count + min_u32(completion->max_tokens, room);
@@ -262,9 +270,12 @@ static void schedule_prompts(struct scheduler *s, uint32_t tokens, uint64_t now_
 {
     uint32_t token_limit;
     while (tokens > 0) {
+        s->admission.token_room = tokens;
         struct sequence *prompt = admission_next_prompt(&s->admission, &token_limit, now_ns);
         if (!prompt)
             return;
+        if (s->options.whole_prompts) /* which has room: admission has looked */
+            token_limit = prompt->token_count;
         tokens -= step_add_prompt(&s->step, prompt, min_u32(tokens, token_limit));
     }
 }
@@ -325,6 +336,8 @@ void scheduler_commit(struct scheduler *s, uint64_t now_ns)
         if (sequence->state == SEQUENCE_PENDING_FORK)
             sequence_fork(sequence, s->options.pager, sequence->parent);
     }
+    for (uint32_t i = 0; i < schedule->pooling_count; i++)
+        results_apply_pooling(&s->results, &schedule->poolings[i], now_ns);
     for (uint32_t i = 0; i < schedule->sample_count; i++)
         results_apply_sample(&s->results, &schedule->samples[i], now_ns);
     count_step(s->options.metrics, &schedule->batch);

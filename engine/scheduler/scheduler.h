@@ -45,6 +45,7 @@ struct scheduler_options {
     const uint32_t *end_tokens; /* borrowed */
     uint32_t end_token_count;
     bool prefix_cache;
+    bool whole_prompts; /* all tokens of a prompt in one step; max_length <= max_batch_tokens */
     uint32_t test_preempt_every; /* preempt a sequence every N steps; 0: never */
     struct engine_metrics *metrics;
 };

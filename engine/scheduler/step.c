@@ -19,6 +19,7 @@ void step_init(struct step *step, struct slots *slots, struct schedule_sample *s
     step->schedule.batch.tokens = step->tokens;
     step->schedule.batch.sequences = step->batch_sequences;
     step->schedule.batch.logits_rows = step->logits_rows;
+    step->schedule.poolings = step->poolings;
 }
 
 void step_begin(struct step *step)
@@ -29,7 +30,7 @@ void step_begin(struct step *step)
     schedule->batch.row_count = schedule->batch.sequence_count = 0;
     schedule->batch.logits_row_count = 0;
     schedule->decode_token_count = schedule->prompt_token_count = 0;
-    schedule->copy_count = schedule->sample_count = 0;
+    schedule->copy_count = schedule->sample_count = schedule->pooling_count = 0;
     for (uint32_t i = 0; i < step->slots->count; i++) {
         step->slots->order[i]->scheduled_tokens = 0;
         step->slots->order[i]->is_selected = false;
@@ -187,6 +188,39 @@ static void add_samples(struct step *step, struct sequence *sequence, uint32_t r
     }
 }
 
+/* The rows of a sequence that are pooled: [row, row + count) are its tokens of the step. */
+static void add_pooling(struct step *step, struct sequence *sequence, uint32_t row, uint32_t count)
+{
+    struct schedule *schedule = &step->schedule;
+    const struct completion *completion = sequence->completion;
+    bool is_complete = sequence->computed + count == sequence->token_count;
+    uint32_t skipped = 0, end = count;
+    switch (completion->pooling) {
+    case POOLING_NONE:
+        CHECK(false);
+    case POOLING_MEAN: /* what is recomputed has been added before */
+        if (completion->pooled_positions > sequence->computed)
+            skipped = min_u32(completion->pooled_positions - sequence->computed, count);
+        break;
+    case POOLING_CLS:
+    case POOLING_RANK:
+        end = sequence->computed == 0 ? 1 : 0;
+        break;
+    case POOLING_LAST:
+        skipped = is_complete ? count - 1 : count;
+        break;
+    }
+    step->poolings[schedule->pooling_count++] = (struct schedule_pooling){
+        .sequence = sequence,
+        .logits_index = schedule->batch.logits_row_count,
+        .count = end - min_u32(skipped, end),
+        .first_position = sequence->computed + skipped,
+        .is_complete = is_complete,
+    };
+    for (uint32_t i = skipped; i < end; i++)
+        step->logits_rows[schedule->batch.logits_row_count++] = row + i;
+}
+
 void step_fill_batch(struct step *step)
 {
     struct batch *batch = &step->schedule.batch;
@@ -200,11 +234,14 @@ void step_fill_batch(struct step *step)
             .pages = sequence->tables[0].pages,
             .page_count = kv_groups_pages(step->slots->page_size, end),
             .group_stride = step->slots->table_capacity,
+            .second_segment = sequence->completion->second_segment,
         };
         memcpy(step->tokens + batch->row_count, sequence->record->history + sequence->computed,
                count * sizeof *step->tokens);
         batch->row_count += count;
-        if (end == sequence->token_count)
+        if (sequence->completion->pooling)
+            add_pooling(step, sequence, batch->row_count - count, count);
+        else if (end == sequence->token_count)
             add_samples(step, sequence, batch->row_count - 1);
     }
     batch->sequence_count = step->sequence_count;

@@ -15,6 +15,9 @@
  * the page of the first, as long as the step has tokens to spare. So pages are secured for one
  * position.
  *
+ * A sequence with a pooling asks for the hidden states that are pooled in place of logits. Where
+ * tokens see what follows them (whole_prompts), all tokens of a prompt are in one step.
+ *
  * Invariants: a sequence appears in the schedule at most once; its tokens are consecutive and begin
  * where it is computed; the last token of a sequence asks for logits, and its pending forks sample
  * from the same logits.
@@ -45,6 +48,15 @@ struct schedule_sample {
     uint32_t forced[LIMIT_FORCED_TOKENS];
 };
 
+/* Rows whose hidden states are pooled. */
+struct schedule_pooling {
+    struct sequence *sequence;
+    uint32_t logits_index;   /* of batch.logits_rows: the first one … */
+    uint32_t count;          /* … of so many, consecutive; 0: none in this step */
+    uint32_t first_position; /* of that row */
+    bool is_complete;        /* the prompt's last token is among those of the step */
+};
+
 struct schedule {
     struct batch batch; /* row_count 0: nothing to run or commit, pages were moved */
     uint32_t decode_token_count;
@@ -53,6 +65,8 @@ struct schedule {
     uint32_t copy_count;
     struct schedule_sample *samples;
     uint32_t sample_count;
+    const struct schedule_pooling *poolings;
+    uint32_t pooling_count;
 };
 
 struct step {
@@ -67,7 +81,8 @@ struct step {
     uint32_t spare_tokens;                  /* that forced tokens of decoding sequences may use */
     uint32_t *tokens;                       /* [max_batch_tokens] */
     struct batch_sequence *batch_sequences; /* [slot_count] */
-    uint32_t *logits_rows;                  /* [slot_count] */
+    uint32_t *logits_rows;                  /* [max_batch_tokens] */
+    struct schedule_pooling *poolings;      /* [slot_count] */
     struct page_copy *copies; /* [slot_count·groups]: each sequence copies at most once a group */
 };
 

@@ -792,7 +792,7 @@ START_TEST(test_bad_vocabularies)
     made->model = NULL;
     assert_refused(made, "tokenizer.ggml.model");
     made = made_byte_level("gpt-2");
-    made->model = "bert";
+    made->model = "t5";
     assert_refused(made, "'bert'");
     made = made_byte_level("gpt-5000");
     assert_refused(made, "'gpt-5000'");
