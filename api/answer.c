@@ -24,14 +24,18 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
     uint64_t held = request_held(request);
     for (uint32_t i = 0; i < prompt && answer->completions[i]; i++)
         held += completion_bytes(answer->completions[i]);
-    uint32_t room = request_room(request, answer->context, prompt);
-    if (room == 0)
+    bool pools = request_is_pooling(request);
+    uint32_t room = pools ? 0 : request_room(request, answer->context, prompt);
+    if (room == 0 && !pools)
         return STATUS_OK;
     struct completion_spec spec = {
         .tokens = request->prompts[prompt].tokens,
         .token_count = (uint32_t)request->prompts[prompt].count,
         .choice_count = request->choice_count,
         .max_tokens = room,
+        .pooling = pools ? answer->context->pooling : POOLING_NONE,
+        .pooled_count = pools ? answer->context->pooled_count : 0,
+        .second_segment = request->prompts[prompt].second_segment,
         .sampling = request->sampling,
         .ignore_eos = request->ignore_eos,
         .use_prefix_cache = request->use_prefix_cache,
@@ -188,6 +192,7 @@ void answer_close(struct answer *answer)
     free(answer->completions);
     free(answer->choices);
     free(answer->shown);
+    free(answer->scores);
     buffer_deinit(&answer->delta);
     buffer_deinit(&answer->piece);
     request_deinit(&answer->request, answer->context);
@@ -197,8 +202,10 @@ void answer_close(struct answer *answer)
 enum answer_state answer_pump(struct answer *answer, struct buffer *out)
 {
     CHECK(answer->error.status == STATUS_OK);
-    enum answer_state state =
-        answer->request.stream ? answer_pump_stream(answer, out) : answer_pump_whole(answer, out);
+    enum answer_state state = request_is_pooling(&answer->request)
+                                  ? answer_pump_pooling(answer, out)
+                              : answer->request.stream ? answer_pump_stream(answer, out)
+                                                       : answer_pump_whole(answer, out);
     if ((answer->delta.failed || answer->piece.failed) && state != ANSWER_FAILED) {
         error_no_memory(&answer->error);
         state = ANSWER_FAILED;

@@ -68,6 +68,7 @@ struct answer {
     uint32_t write_choice;
     enum logprob_pass pass;
     uint32_t pass_next;
+    float *scores; /* [prompt_count] of a ranking, whose order is `shown`; NULL: not there yet */
 };
 
 void answer_text_init(struct text_state *state, const struct request *request);
@@ -101,5 +102,7 @@ enum answer_state answer_pump_stream(struct answer *answer, struct buffer *out);
 /* answer_end_stream. */
 void answer_cut_stream(struct answer *answer, const struct error *why, struct buffer *out);
 enum answer_state answer_pump_whole(struct answer *answer, struct buffer *out);
+/* The same of embeddings and scores: answer_pooling.c. */
+enum answer_state answer_pump_pooling(struct answer *answer, struct buffer *out);
 
 #endif

@@ -22,7 +22,13 @@ void answer_head_init(struct answer_head *head, const struct api_context *contex
         .created = clock_unix_s(),
         .model = context->model_names[0],
     };
-    snprintf(head->id, sizeof head->id, "%s-%016" PRIx64, chat ? "chatcmpl" : "cmpl", request_id);
+    snprintf(head->id, sizeof head->id, "%s-%016" PRIx64,
+             chat                                ? "chatcmpl"
+             : request->kind == ANSWER_EMBEDDING ? "embd"
+             : request->kind == ANSWER_RERANK    ? "rerank"
+             : request->kind == ANSWER_SCORE     ? "score"
+                                                 : "cmpl",
+             request_id);
     snprintf(head->fingerprint, sizeof head->fingerprint, "fp_%012" PRIx64,
              context->fingerprint & 0xffffffffffffu);
 }

@@ -28,6 +28,10 @@ struct api_context {
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;
     uint32_t max_model_len;
+    enum pooling pooling;    /* what embeddings are made by; NONE: there are none */
+    uint32_t pooled_count;   /* floats of an embedding, or scores of POOLING_RANK */
+    bool embeds_only;        /* an encoder: it generates no text */
+    const char *pooling_why; /* NONE: what to do about it */
     /* NULL, or called by answer_open between units of a long request's work, on its thread and with
        no lock held: other answers may be opened within it. */
     void (*yield)(void *arg);
@@ -37,7 +41,13 @@ struct api_context {
     uint64_t fingerprint;   /* of what makes the answers: system_fingerprint shows 48 bits of it */
 };
 
-enum answer_kind { ANSWER_COMPLETION, ANSWER_CHAT };
+enum answer_kind {
+    ANSWER_COMPLETION,
+    ANSWER_CHAT,
+    ANSWER_EMBEDDING, /* from here on nothing is generated: hidden states are pooled */
+    ANSWER_RERANK,
+    ANSWER_SCORE
+};
 
 /* Who asks. */
 struct answer_caller {

@@ -345,6 +345,17 @@ static enum status read_constraint(const struct api_context *context,
     return status;
 }
 
+enum status request_read_common(const struct api_context *context, const struct cJSON *root,
+                                const struct answer_caller *caller, struct request *out,
+                                struct error *error)
+{
+    const char *user = NULL;
+    TRY(read_model(context, root, error));
+    TRY(read_cache(root, caller->cache_salt, out, error));
+    TRY(read_schedule(context, root, caller, out, error));
+    return json_read_string(root, "user", &user, error);
+}
+
 enum status request_read_shared(const struct api_context *context,
                                 const struct json_document *document,
                                 const struct answer_caller *caller, struct request *out,

@@ -18,6 +18,7 @@ struct request_prompt {
     size_t count;
     char *echo; /* text to print in front of the answer; NULL: none */
     size_t echo_length;
+    uint32_t second_segment; /* of a pair: where its second text begins; 0: no pair */
 };
 
 struct request {
@@ -42,6 +43,12 @@ struct request {
     struct grammar *grammar; /* of the constraint, compiled; a reference */
     struct request_prompt *prompts;
     uint32_t prompt_count;
+    /* of embeddings and scores */
+    bool base64;           /* embeddings are spelt so */
+    bool raw_scores;       /* as the head gives them; else between 0 and 1 */
+    bool shows_texts;      /* of the ranked documents, kept as echo */
+    uint32_t dimensions;   /* floats of an embedding that are shown */
+    uint32_t top_n;        /* best documents that are shown */
     uint64_t taken_bytes;  /* of BUDGET_REQUESTS, for prompts */
     uint64_t source_bytes; /* of it too: the body and what was parsed, held by others */
 };
@@ -67,6 +74,22 @@ enum status request_read_completion(const struct api_context *context,
 enum status request_read_chat(const struct api_context *context,
                               const struct json_document *document, struct request *out,
                               struct error *error);
+
+/* The fields that every endpoint has: model, user, when it runs, and the cache. */
+enum status request_read_common(const struct api_context *context, const struct cJSON *root,
+                                const struct answer_caller *caller, struct request *out,
+                                struct error *error);
+
+/* request_pooling.c: /v1/embeddings, /v1/rerank and /v1/score, all fields and texts. */
+enum status request_read_pooling(const struct api_context *context,
+                                 const struct json_document *document,
+                                 const struct answer_caller *caller, struct request *out,
+                                 struct error *error);
+
+static inline bool request_is_pooling(const struct request *request)
+{
+    return request->kind >= ANSWER_EMBEDDING;
+}
 
 /* Shared by both: tokenize `text` into a prompt. `param` is named when it is too long or empty. */
 enum status request_tokenize(const struct api_context *context, struct request *request,

@@ -13,8 +13,17 @@ enum status request_read(const struct api_context *context, enum answer_kind kin
     out->source_bytes = length + document.taken_bytes;
     request_yield(context);
     if (status == STATUS_OK)
-        status = request_read_shared(context, &document, caller, out, error);
-    if (status == STATUS_OK)
+        status = request_is_pooling(out)
+                     ? request_read_pooling(context, &document, caller, out, error)
+                 : context->embeds_only
+                     ? error_set_code(error, STATUS_UNSUPPORTED, "unsupported_model", "model",
+                                      "The model \"%.100s\" generates no text: it makes %s.",
+                                      context->model_names[0],
+                                      context->pooling == POOLING_RANK
+                                          ? "scores, POST /v1/rerank or /v1/score"
+                                          : "embeddings, POST /v1/embeddings")
+                     : request_read_shared(context, &document, caller, out, error);
+    if (status == STATUS_OK && !request_is_pooling(out))
         status = kind == ANSWER_CHAT ? request_read_chat(context, &document, out, error)
                                      : request_read_completion(context, &document, out, error);
     json_close(&document);

@@ -29,6 +29,7 @@
 /* Requests */
 #define LIMIT_CHOICES 16      /* n: each is a sequence of its own (CVE-2026-34756's kind) */
 #define LIMIT_PROMPTS 128     /* prompts in one list; with n at most LIMIT_SEQUENCES together */
+#define LIMIT_INPUTS 2048     /* texts of one request for embeddings or scores, as OpenAI */
 #define LIMIT_SEQUENCES 128   /* sequences of one request, the default --max-seqs */
 #define LIMIT_STOPS 4         /* as OpenAI */
 #define LIMIT_STOP_BYTES 1024 /* held-back text of a stream is at most this long */

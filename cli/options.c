@@ -106,6 +106,11 @@ static const struct spec specs[] = {
      .choices = "f32|f16|bf16|q8_0|q4_0", .absent = "f16",
      .help = "the type of keys and values in the KV cache: f32, f16, bf16, q8_0 (half the memory "
              "of f16) or q4_0 (a quarter, less exact)"},
+    {"pooling", 0, "KIND", ON_SERVE, KIND_TEXT, SETTING(pooling), .choices = "mean|last|cls|none",
+     .absent = "as the model's file says",
+     .help =
+         "how /v1/embeddings makes one vector of a text's tokens; a chat model makes embeddings "
+         "when this says mean or last"},
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, SETTING(prefix_cache),
      .help = "do not keep computed prompts for later prompts with the same prefix"},
 

@@ -236,7 +236,7 @@ static enum status load_templates(struct runtime *runtime, const struct settings
             status = load_own_template(runtime, "tokenizer.chat_template.tool_use",
                                        &runtime->tool_template, error);
     }
-    if (status == STATUS_OK && !runtime->chat_template)
+    if (status == STATUS_OK && !runtime->chat_template && !runtime->config.bidirectional)
         log_info("chat_template", "the model has none: /v1/chat/completions answers 400");
     return status;
 }
@@ -378,6 +378,59 @@ enum status runtime_check_names(const struct settings *settings, struct error *e
                : check_name(slash ? slash + 1 : settings->model_path, false, error);
 }
 
+/* What embeddings are made by: as asked, else as the file says, else the mean where the model does
+   nothing else. */
+static enum status choose_pooling(const struct runtime *runtime, const struct settings *settings,
+                                  enum pooling *out, struct error *error)
+{
+    static const struct {
+        const char *name;
+        enum pooling pooling;
+    } names[] = {{"mean", POOLING_MEAN},
+                 {"last", POOLING_LAST},
+                 {"cls", POOLING_CLS},
+                 {"none", POOLING_NONE}};
+    const struct model_config *config = &runtime->config;
+    enum pooling pooling = config->pooling;
+    bool encoder = config->bidirectional;
+    for (size_t i = 0; settings->pooling && i < sizeof names / sizeof *names; i++)
+        if (strcmp(settings->pooling, names[i].name) == 0)
+            pooling = names[i].pooling;
+    if (!settings->pooling && encoder && pooling == POOLING_NONE)
+        pooling = POOLING_MEAN;
+    if (!encoder && pooling == POOLING_RANK) /* a reranker made of a chat model: not read */
+        pooling = POOLING_NONE;
+    if (settings->pooling && pooling == POOLING_NONE && encoder)
+        return error_set(error, STATUS_INVALID, "pooling",
+                         "--pooling none: a %s model makes embeddings and nothing else",
+                         config->architecture);
+    if (pooling == POOLING_CLS && !encoder)
+        return error_set(error, STATUS_INVALID, "pooling",
+                         "--pooling cls: the first token of a %s model sees no other; use mean or "
+                         "last",
+                         config->architecture);
+    if (pooling != POOLING_NONE && strcmp(settings->backend, "openblas") == 0)
+        return error_set(error, STATUS_UNSUPPORTED, "pooling",
+                         "the openblas backend makes no embeddings");
+    *out = pooling;
+    return STATUS_OK;
+}
+
+static void set_pooling(struct runtime *runtime, enum pooling pooling)
+{
+    struct api_context *api = &runtime->api;
+    const struct backend *backend = runtime->backend;
+    api->pooling = pooling;
+    api->embeds_only = runtime->config.bidirectional;
+    api->pooling_why = "start the server with --pooling mean or --pooling last";
+    if (pooling == POOLING_NONE)
+        return;
+    api->pooled_count = pooling == POOLING_RANK ? backend->score_count : backend->hidden_width;
+    log_info("pooling", "%s of %u numbers, texts of up to %u tokens",
+             pooling == POOLING_RANK ? "scores" : "embeddings", api->pooled_count,
+             engine_max_length(runtime->engine));
+}
+
 static enum status load_all(struct runtime *runtime, const struct settings *settings,
                             runtime_backend_factory factory, struct error *error)
 {
@@ -390,6 +443,9 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
                                   error);
     if (status == STATUS_OK)
         status = model_describe(runtime->gguf, &runtime->config, error);
+    enum pooling pooling = POOLING_NONE;
+    if (status == STATUS_OK)
+        status = choose_pooling(runtime, settings, &pooling, error);
     if (status == STATUS_OK)
         status = tokenizer_create(runtime->gguf, &runtime->tokenizer, error);
     if (status == STATUS_OK)
@@ -406,7 +462,7 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     if (status != STATUS_OK)
         return status;
     print_plan(runtime, &plan, settings);
-    if (settings->serves && !runtime->grammars)
+    if (settings->serves && !runtime->grammars && !runtime->config.bidirectional)
         log_info("structured_outputs", "off: beside this model --memory has no room for them");
     status = make_engine(runtime, &plan, settings, factory, error);
     if (status != STATUS_OK)
@@ -423,6 +479,7 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     runtime->api.grammars = runtime->grammars;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
+    set_pooling(runtime, pooling);
     runtime->api.timeout_ns = settings->timeout_seconds * 1000000000ull;
     runtime->api.created_unix_s = clock_unix_s();
     return STATUS_OK;

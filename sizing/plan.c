@@ -19,6 +19,7 @@
 #define LOGITS_ROWS 16u
 #define STEP_TARGET_MS 100u
 #define BATCH_TOKENS_DEFAULT 512u
+#define BATCH_TOKENS_ENCODER 8192u
 #define BATCH_TOKENS_LEAST 32u
 #define CONTEXT_LEAST 64u               /* a pool that holds less is refused */
 #define MEMORY_MOST ((uint64_t)1 << 60) /* where looking for a budget ends */
@@ -148,6 +149,7 @@ static void size_engine(const struct plan_model *model, struct plan *plan, uint3
         .max_batch_rows = rows,
         .max_sequences = plan->backend.max_sequences,
         .logits_rows_max = LOGITS_ROWS,
+        .bidirectional = model->config->bidirectional,
     };
     plan->engine.backend = &plan->shape;
     plan->account_bytes[BUDGET_WEIGHTS] = plan->sizes.weights;
@@ -169,7 +171,10 @@ static void choose_rows(const struct plan_model *model, struct plan *plan,
                         const struct settings *settings)
 {
     const uint64_t *accounts = plan->account_bytes;
-    uint32_t rows = settings->max_batch_tokens ? settings->max_batch_tokens : BATCH_TOKENS_DEFAULT;
+    uint32_t most = BATCH_TOKENS_DEFAULT;
+    if (model->config->bidirectional) /* a whole text is a step */
+        most = (uint32_t)clamp(plan->wanted, BATCH_TOKENS_DEFAULT, BATCH_TOKENS_ENCODER);
+    uint32_t rows = settings->max_batch_tokens ? settings->max_batch_tokens : most;
     uint64_t some_pages = plan_pages(plan, 1, CONTEXT_LEAST) + 1;
     size_engine(model, plan, rows, some_pages);
     while (!settings->max_batch_tokens && rows > BATCH_TOKENS_LEAST) {
@@ -252,6 +257,8 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
     /* One prompt is computed at a time, more or less. */
     uint64_t most =
         plan_pages(plan, settings->max_seqs - 1, plan->wanted) + pool_pages(plan, plan->wanted);
+    if (model->config->bidirectional) /* pages of one step: none is kept beyond it */
+        most = plan_pages(plan, 1, plan->backend.max_batch_rows) + settings->max_seqs + 1;
     uint64_t pages = (total - fixed_bytes(plan)) / plan->sizes.page;
     pages = min_u64(pages, min_u64(most, UINT32_MAX));
     /* The pager's own tables grow with the pages. */
@@ -263,6 +270,8 @@ static enum status choose_pages(const struct plan_model *model, struct plan *pla
         return refuse_memory(plan, settings, held, error);
     uint64_t tokens = page_tokens(plan, pages);
     plan->context = (uint32_t)min_u64(tokens, plan->wanted);
+    if (model->config->bidirectional)
+        plan->context = min_u32(plan->context, plan->backend.max_batch_rows);
     plan->account_bytes[BUDGET_KV] = pages * plan->sizes.page;
     plan->capped = pages == most;
     if (plan->capped && settings->memory_fitted)
@@ -288,6 +297,8 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
 {
     uint32_t trained = model->config->context;
     uint32_t wanted = settings->context ? min_u32(settings->context, trained) : trained;
+    if (model->config->bidirectional && settings->max_batch_tokens)
+        wanted = min_u32(wanted, settings->max_batch_tokens);
     *out = (struct plan){
         .total_bytes = settings->memory_bytes,
         .wanted = wanted,
@@ -321,7 +332,7 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
     size_engine(model, out, 1, 1); /* the weights */
     /* Pages for at least something come before constrained output. */
-    if (settings->serves && grammars_fit(out) &&
+    if (settings->serves && !model->config->bidirectional && grammars_fit(out) &&
         size_rest(model, out, settings, true, NULL) == STATUS_OK)
         return STATUS_OK;
     return size_rest(model, out, settings, false, error);
