@@ -7,7 +7,7 @@
  * other, the second one of token type 1.
  */
 #include "api/request.h"
-#include "base/check.h"
+#include "base/minmax.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -217,7 +217,7 @@ static enum status read_rerank(const struct pairing *pairing, const struct cJSON
     if (json_is_array(json_get(root, "query")))
         return error_set(error, STATUS_INVALID, "query", "query must be a text.");
     TRY(add_pairs(pairing, json_get(root, "query"), documents, error));
-    out->top_n = top_n < out->prompt_count ? (uint32_t)top_n : out->prompt_count;
+    out->top_n = (uint32_t)min_u64((uint64_t)top_n, out->prompt_count);
     return STATUS_OK;
 }
 
