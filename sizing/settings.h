@@ -24,7 +24,7 @@ struct settings {
     uint32_t page_size;
     const char *kv_type;
     bool prefix_cache;
-    const char *pooling; /* mean, last, cls, none; NULL: as the model's file says */
+    const char *pooling;  /* mean, last, cls, none; NULL: as the model's file says */
     const char *swap_dir; /* NULL: nothing is swapped */
     uint64_t swap_bytes;  /* 0 without a swap_dir */
     const char *cache_dir;
