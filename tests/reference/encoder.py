@@ -11,8 +11,9 @@ from gguf import GGMLQuantizationType as Q
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the a of and to in is was for on that with he she it quick brown fox dog jumps over lazy query text".split()
-VOCABULARY = SPECIAL + WORDS + list(string.ascii_lowercase + string.digits + string.punctuation) + \
-    ["##" + c for c in string.ascii_lowercase + string.digits] + ["##ing", "##ed", "##s", "##er"]
+VOCABULARY = list(dict.fromkeys(
+    SPECIAL + WORDS + list(string.ascii_lowercase + string.digits + string.punctuation) + \
+    ["##" + c for c in string.ascii_lowercase + string.digits] + ["##ing", "##ed", "##er"]))
 WIDTH, LAYERS, HEADS, INNER, CONTEXT = 64, 2, 4, 128, 700
 
 
