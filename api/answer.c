@@ -12,6 +12,7 @@
 #include "api/answer_text.h"
 #include "api/request_read.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "engine/constrain/grammar_cache.h"
 
 #include <stdlib.h>
@@ -155,6 +156,11 @@ enum status answer_compile(struct answer *answer, struct error *error)
     const struct constraint *constraint = &request->constraint;
     struct error inner = {0};
     CHECK(answer_awaits_grammar(answer));
+    if (request->deadline_ns && clock_now_ns() >= request->deadline_ns)
+        return error_set_code(error, STATUS_UNAVAILABLE, "timeout", "timeout",
+                              "The request's time was over before its %s was compiled: the server "
+                              "is busy.",
+                              constraint->param);
     enum status status =
         grammar_cache_compile(answer->context->grammars, constraint->kind, constraint->source,
                               constraint->length, request->cache_salt, &request->grammar, &inner);

@@ -39,6 +39,16 @@ bool answer_push_end(struct answer *answer, struct text_state *state, struct buf
     return false;
 }
 
+static bool constraint_has_failed(const struct answer *answer)
+{
+    for (uint32_t i = 0; i < answer->choice_count; i++) {
+        const struct completion *completion = answer_completion(answer, &answer->choices[i]);
+        if (completion && completion_constraint_failed(completion, answer->choices[i].choice))
+            return true;
+    }
+    return false;
+}
+
 enum status answer_fault(struct answer *answer, enum finish_reason reason)
 {
     if (reason == FINISH_CANCELLED)
@@ -52,6 +62,12 @@ enum status answer_fault(struct answer *answer, enum finish_reason reason)
         answer->error.retry_after_s = engine_retry_after_s(answer->context->engine);
         return status;
     }
+    const char *constraint = answer->request.constraint.param;
+    if (constraint && constraint_has_failed(answer))
+        return error_set_code(&answer->error, STATUS_INTERNAL, "constraint_failed", constraint,
+                              "%s could not be followed to the end: the answer reached the limit "
+                              "of steps or of memory for one grammar.",
+                              constraint);
     return error_set_code(&answer->error, STATUS_INTERNAL, "generation_failed", NULL,
                           "Generation failed: the model gave no usable probabilities.");
 }

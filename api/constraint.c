@@ -138,6 +138,25 @@ static enum status read_field(const struct cJSON *object, struct json_slice slic
     return STATUS_OK;
 }
 
+/* disable_fallback asks for what is always so. */
+static enum status check_names(const struct cJSON *object, const char *const *refused,
+                               struct error *error)
+{
+    for (const struct cJSON *value = json_first(object); value; value = json_after(value)) {
+        const char *name = json_key(value);
+        bool known = !strcmp(name, "disable_fallback");
+        for (size_t i = 0; i < COUNT(structured_fields); i++)
+            known |= !strcmp(name, structured_fields[i].name);
+        for (size_t i = 0; refused[i]; i++)
+            known |= !strcmp(name, refused[i]);
+        if (!known)
+            return error_set_code(
+                error, STATUS_UNSUPPORTED, "unsupported_parameter", "structured_outputs",
+                "structured_outputs.%.40s is not supported by this server.", name);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_structured_outputs(const struct json_document *document,
                                            struct constraint *out, struct error *error)
 {
@@ -161,6 +180,7 @@ static enum status read_structured_outputs(const struct json_document *document,
                                   "structured_outputs.%s is not supported by this server.",
                                   refused[i]);
     }
+    TRY(check_names(object, refused, error));
     struct json_slice slice = json_find(document->text, param);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < COUNT(structured_fields) && status == STATUS_OK; i++)

@@ -331,8 +331,8 @@ static enum status read_constraint(const struct api_context *context,
         return status;
     if (!context->grammars)
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", constraint->param,
-                              "%s is not supported here: --memory has no room for constrained "
-                              "output beside this model.",
+                              "%s is not supported here: constrained output is off, by "
+                              "--constraints or because --memory has no room for it.",
                               constraint->param);
     if (out->ignore_eos)
         return error_set(error, STATUS_INVALID, "ignore_eos",

@@ -42,7 +42,8 @@
 /* Constrained output: sources that compile on the stack below without overflow, tried with deep
    references and rule chains */
 #define LIMIT_SCHEMA_BYTES (128u << 10)
-#define LIMIT_GRAMMAR_BYTES (64u << 10) /* regular expressions, Lark, GBNF */
+#define LIMIT_GRAMMAR_BYTES (64u << 10) /* Lark, GBNF */
+#define LIMIT_REGEX_BYTES (16u << 10)   /* the compiler's memory grows in the square of them */
 #define LIMIT_GRAMMAR_STACK_BYTES (64u << 20)
 #define LIMIT_FORCED_TOKENS 32 /* appended at once where a grammar leaves no choice */
 #define LIMIT_GRAMMARS 256     /* compiled ones kept for later requests */

@@ -113,6 +113,10 @@ static const struct spec specs[] = {
          "when this says mean or last"},
     {"no-prefix-cache", 0, NULL, ON_ENGINE, KIND_OFF, SETTING(prefix_cache),
      .help = "do not keep computed prompts for later prompts with the same prefix"},
+    {"constraints", 0, "WHEN", ON_SERVE | ON_PLAN, KIND_TEXT, SETTING(constraints),
+     .choices = "auto|on|off", .preset = "auto",
+     .help = "constrained output (JSON schemas, regexes, grammars): off saves its memory, auto "
+             "leaves it out where --memory has little room, on refuses to start then"},
 
     {"swap-dir", 0, "DIRECTORY", ON_SERVE | ON_PLAN, KIND_TEXT, SETTING(swap_dir), .absent = "none",
      .help = "write the KV pages of a preempted sequence to a file in this directory when that is "

@@ -171,6 +171,8 @@ static void write_start(const struct planning *planning, struct buffer *out)
         buffer_appendf(out, " --max-batch-tokens %u", settings->max_batch_tokens);
     if (!settings->connections_fitted)
         buffer_appendf(out, " --max-connections %u", settings->max_connections);
+    if (strcmp(settings->constraints, "auto") != 0)
+        buffer_appendf(out, " --constraints %s", settings->constraints);
     if (strcmp(settings->backend, "quantized") != 0)
         buffer_appendf(out, " --backend %s", settings->backend);
     append_directory(out, "swap", "swap", settings->swap_dir,

@@ -30,10 +30,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define HANDSHAKE_MS 100 /* for the last packet of handshakes that have begun */
+#define GRAMMAR_NICENESS 10 /* a tenth of a core where all of them compute, all of one else */
+#define HANDSHAKE_MS 100    /* for the last packet of handshakes that have begun */
 
 struct service {
     struct options *options;
@@ -82,6 +84,10 @@ static void load_grammars(void *arg)
     else
         log_info("structured_outputs", "ready after %.2f s",
                  (double)(clock_now_ns() - start_ns) * 1e-9);
+    /* What compiles from now on is a client's: the threads that compute come first. */
+    if (setpriority(PRIO_PROCESS, (id_t)gettid(), GRAMMAR_NICENESS))
+        log_warn("structured_outputs", "cannot lower the priority of compiling: %s",
+                 strerror(errno));
 }
 
 static void read_keys_again(struct service *service)

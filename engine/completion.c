@@ -244,6 +244,13 @@ void completion_push(struct completion *completion, uint32_t choice,
     atomic_store_explicit(&log->output_count, at + 1, memory_order_release);
 }
 
+bool completion_constraint_failed(const struct completion *completion, uint32_t choice)
+{
+    return completion_reason(completion, choice) == FINISH_ERROR &&
+           atomic_load_explicit(&completion->sequences[choice].constraint_failed,
+                                memory_order_relaxed);
+}
+
 void completion_finish(struct completion *completion, uint32_t choice, enum finish_reason reason)
 {
     struct completion_sequence *log = &completion->sequences[choice];

@@ -84,6 +84,8 @@ enum finish_reason completion_reason(const struct completion *completion, uint32
 /* Reader: the pooled hidden state, or the scores, of a completion with a pooling that ended with
    FINISH_STOP; [pooled_count], as spelt by the model, not normalized. Until completion_release. */
 const float *completion_pooled(const struct completion *completion);
+/* Its constraint is why it ended with FINISH_ERROR: no room for its matcher, or too many steps. */
+bool completion_constraint_failed(const struct completion *completion, uint32_t choice);
 bool completion_done(const struct completion *completion); /* all choices finished */
 /* When (clock_now_ns) it came into the engine, was admitted and had its first token; 0: not yet.
    Any thread that knows the completion is held. */

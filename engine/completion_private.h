@@ -42,7 +42,8 @@ struct completion_sequence {
     atomic_uint output_count; /* readable output tokens */
     atomic_int reason;        /* enum finish_reason */
     atomic_bool cancelled;
-    atomic_bool stopped; /* the reader found a stop string; set before `cancelled` */
+    atomic_bool constraint_failed; /* set before `reason` */
+    atomic_bool stopped;           /* the reader found a stop string; set before `cancelled` */
     /* engine thread only */
     enum sequence_status status;
     uint32_t preemptions;        /* for lack of pages or slots */

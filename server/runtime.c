@@ -463,7 +463,9 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
         return status;
     print_plan(runtime, &plan, settings);
     if (settings->serves && !runtime->grammars && !runtime->config.bidirectional)
-        log_info("structured_outputs", "off: beside this model --memory has no room for them");
+        log_info("structured_outputs", strcmp(settings->constraints, "off") != 0
+                                           ? "off: beside this model --memory has no room for them"
+                                           : "off: --constraints off");
     status = make_engine(runtime, &plan, settings, factory, error);
     if (status != STATUS_OK)
         return status;

@@ -331,8 +331,11 @@ enum status plan_make(const struct plan_model *model, const struct settings *set
         PROGRAM_BYTES + COST_LOG_BYTES + settings->threads * THREAD_BYTES;
     out->account_bytes[BUDGET_TOKENIZER] = model->tokenizer_bytes;
     size_engine(model, out, 1, 1); /* the weights */
+    if (settings->serves && !model->config->bidirectional && !strcmp(settings->constraints, "on"))
+        return size_rest(model, out, settings, true, error);
     /* Pages for at least something come before constrained output. */
-    if (settings->serves && !model->config->bidirectional && grammars_fit(out) &&
+    if (settings->serves && !strcmp(settings->constraints, "auto") &&
+        !model->config->bidirectional && grammars_fit(out) &&
         size_rest(model, out, settings, true, NULL) == STATUS_OK)
         return STATUS_OK;
     return size_rest(model, out, settings, false, error);

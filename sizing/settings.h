@@ -24,9 +24,10 @@ struct settings {
     uint32_t page_size;
     const char *kv_type;
     bool prefix_cache;
-    const char *pooling;  /* mean, last, cls, none; NULL: as the model's file says */
-    const char *swap_dir; /* NULL: nothing is swapped */
-    uint64_t swap_bytes;  /* 0 without a swap_dir */
+    const char *pooling;     /* mean, last, cls, none; NULL: as the model's file says */
+    const char *constraints; /* auto, on, off */
+    const char *swap_dir;    /* NULL: nothing is swapped */
+    uint64_t swap_bytes;     /* 0 without a swap_dir */
     const char *cache_dir;
     uint64_t cache_dir_bytes; /* 0: as many pages as the pool has */
     unsigned threads;

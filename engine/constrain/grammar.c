@@ -9,16 +9,19 @@
 
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/minmax.h"
 #include "textgrammar.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#define COMPILE_BYTES (4u << 20)
+#define COMPILE_BYTES_PER_BYTE 256u
 #define VOCABULARY_BYTES_PER_TOKEN 512u /* measured: 430 to 450 for 49,152 to 152,000 tokens */
 
 static const struct textgrammar_limits limits = {
-    .compile_fuel = 400000,
+    .compile_fuel = 60000, /* 15 MiB and 0.3 s at most; real schemas need up to 20,000 */
     .step_fuel = 200000,
     .step_items = 50000,
     .lexer_states = 16000,
@@ -147,6 +150,15 @@ static enum status compile_error(struct error *error, int status,
     return error_set(error, STATUS_INVALID, NULL, "%s", reason);
 }
 
+/* What compiling takes besides: regular expressions by their fuel, the rest by the source's length
+   (measured: up to 250 bytes for each), but never more than half of the room for grammars, so that
+   the other half is there for what runs. */
+static uint64_t compile_bytes(const struct grammar_vocabulary *vocabulary, size_t length)
+{
+    uint64_t room = vocabulary->budget->cap_bytes[BUDGET_GRAMMAR] - vocabulary->bytes;
+    return min_u64(COMPILE_BYTES + length * COMPILE_BYTES_PER_BYTE, room / 2);
+}
+
 enum status grammar_compile(struct grammar_vocabulary *vocabulary, enum grammar_kind kind,
                             const char *source, size_t length, struct grammar **out,
                             struct error *error)
@@ -157,17 +169,28 @@ enum status grammar_compile(struct grammar_vocabulary *vocabulary, enum grammar_
         [GRAMMAR_CHOICE] = TEXTGRAMMAR_CHOICE,
         [GRAMMAR_GRAMMAR] = TEXTGRAMMAR_GRAMMAR,
     };
-    size_t most = kind == GRAMMAR_JSON_SCHEMA || kind == GRAMMAR_CHOICE ? LIMIT_SCHEMA_BYTES
-                                                                        : LIMIT_GRAMMAR_BYTES;
+    static const size_t limits_of[] = {
+        [GRAMMAR_JSON_SCHEMA] = LIMIT_SCHEMA_BYTES,
+        [GRAMMAR_REGEX] = LIMIT_REGEX_BYTES,
+        [GRAMMAR_CHOICE] = LIMIT_SCHEMA_BYTES,
+        [GRAMMAR_GRAMMAR] = LIMIT_GRAMMAR_BYTES,
+    };
+    size_t most = limits_of[kind];
     if (length > most)
         return error_set(error, STATUS_INVALID, NULL, "it has %zu bytes; at most %zu are taken",
                          length, most);
     struct grammar *grammar = calloc(1, sizeof(*grammar));
     if (!grammar)
         return error_set(error, STATUS_BUSY, NULL, "no memory for another grammar");
+    uint64_t held = compile_bytes(vocabulary, length);
+    if (!take_room(vocabulary, held)) {
+        free(grammar);
+        return error_set(error, STATUS_BUSY, NULL, "no room to compile another grammar");
+    }
     struct textgrammar_error failure = {0};
     int status = textgrammar_compile(vocabulary->inner, kinds[kind], source, length,
                                      &grammar->inner, &failure);
+    budget_give(vocabulary->budget, BUDGET_GRAMMAR, held);
     if (status != TEXTGRAMMAR_OK) {
         free(grammar);
         return compile_error(error, status, &failure);

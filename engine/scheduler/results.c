@@ -76,6 +76,10 @@ static void finish(struct results *results, struct completion *completion, uint3
     struct engine_metrics *metrics = results->metrics;
     completion->sequences[index].status = SEQUENCE_FINISHED;
     swap_drop(results->swap, completion, index);
+    const struct grammar_matcher *matcher = completion->sequences[index].matcher;
+    if (reason == FINISH_ERROR && completion->grammar &&
+        (!matcher || grammar_matcher_error(matcher)[0]))
+        completion->sequences[index].constraint_failed = true;
     grammar_matcher_destroy(completion->sequences[index].matcher);
     completion->sequences[index].matcher = NULL;
     completion_finish(completion, index, reason);

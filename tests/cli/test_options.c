@@ -56,6 +56,7 @@ START_TEST(test_defaults)
     ck_assert_uint_eq(options.settings.max_queue, 1024);
     ck_assert_uint_eq(options.serve.drain_seconds, 30);
     ck_assert(options.settings.prefix_cache);
+    ck_assert_str_eq(options.settings.constraints, "auto");
     ck_assert_uint_eq(options.settings.memory_bytes, 0);
     ck_assert_int_eq(options.log_level, LOG_INFO);
     ck_assert_uint_eq(options.settings.swap_bytes, 0);
@@ -318,6 +319,7 @@ START_TEST(test_bad_values)
     REFUSED("use --kv-type", "serve", "-m", "m", "--kv-cache-dtype", "fp8");
     REFUSED("text, json", "serve", "-m", "m", "--log-format", "xml");
     REFUSED("takes no value", "serve", "-m", "m", "--no-prefix-cache=1");
+    REFUSED("auto, on, off", "serve", "-m", "m", "--constraints", "yes");
     REFUSED("number from 0 to 100", "run", "-m", "m", "x", "--temperature", "nan");
     REFUSED("number from 0 to 100", "run", "-m", "m", "x", "--temperature", "-1");
     REFUSED("is empty", "serve", "-m", "");

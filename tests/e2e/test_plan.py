@@ -40,6 +40,7 @@ def accounts(server):
     ["--memory", "512MiB", "--page-size", "32", "--max-seqs", "500", "--threads", "1"],
     ["--memory", "1GiB", "--max-batch-tokens", "64", "--max-connections", "100", "--max-queue", "7"],
     ["--memory", "4GiB", "--max-seqs", "8"],
+    ["--memory", "512MiB", "--constraints", "off"],
     ["--memory", "200MiB", "--swap-dir", "/tmp", "--swap-bytes", "1GiB"],
 ], ids=" ".join)
 def test_a_server_has_what_was_planned(options):

@@ -100,7 +100,8 @@ def test_the_forms_of_four_apis(client):
         assert re.fullmatch("<[a-c]+>" if choice.finish_reason == "stop" else "<[a-c]*", choice.message.content)
     completion = client.completions.create(model="default", prompt="Answer:", max_tokens=8, extra_body={"guided_choice": ["yes", "no"]})
     assert completion.choices[0].text in ("yes", "no")
-    for body in [{"response_format": {"type": "text"}}, {"grammar": ""}, {"structured_outputs": {"json_object": False}}, {"guided_json": None}]:
+    for body in [{"response_format": {"type": "text"}}, {"grammar": ""}, {"structured_outputs": {"json_object": False}}, {"guided_json": None},
+                 {"structured_outputs": {"disable_fallback": True, "disable_any_whitespace": False}}]:
         assert chat(client, max_tokens=3, extra_body=body).choices[0].finish_reason == "length"
 
 
@@ -128,6 +129,11 @@ def test_with_the_other_parameters(client):
     ({"guided_choice": []}, "guided_choice", "list"),
     ({"grammar": "root ::= missing"}, "grammar", "missing"),
     ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "structural_tag"),
+    ({"structured_outputs": {"json": {}, "disable_any_whitespace": True}}, "structured_outputs", "disable_any_whitespace"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": " "}}, "structured_outputs", "whitespace_pattern"),
+    ({"structured_outputs": {"json": {}, "disable_additional_properties": True}}, "structured_outputs", "disable_additional"),
+    ({"structured_outputs": {"jsn": {}}}, "structured_outputs", "jsn"),
+    ({"guided_regex": "a" * 20000}, "guided_regex", "16384"),
     ({"response_format": {"type": "grammar"}}, "response_format", "grammar"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "missing"),
     ({"response_format": {"type": "regex"}}, "response_format", "regex"),
@@ -177,8 +183,10 @@ def test_the_account_comes_back(server, client):
     assert grammar_account(server)["used_bytes"] == one
 
 
-def test_without_room_it_is_refused_by_name():
-    with harness.started("--memory", "200MiB") as server:
+@pytest.mark.parametrize("options", [("--memory", "200MiB"), ("--constraints", "off")])
+def test_without_room_or_turned_off_it_is_refused_by_name(options):
+    with harness.started(*options) as server:
+        assert grammar_account(server)["limit_bytes"] == 0
         answer = httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "response_format": {"type": "json_object"}})
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "response_format"
         assert httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "max_tokens": 3}).status_code == 200

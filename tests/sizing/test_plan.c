@@ -44,7 +44,8 @@ static void setup(void)
                                  .max_connections = 1024,
                                  .kernels = "auto",
                                  .backend = "quantized",
-                                 .prefix_cache = true};
+                                 .prefix_cache = true,
+                                 .constraints = "auto"};
 }
 
 static void teardown(void)
@@ -232,6 +233,36 @@ START_TEST(test_capped)
     ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, NULL), STATUS_OK);
     ck_assert(!plan.capped);
     ck_assert_uint_eq(plan.total_bytes, 8 * GIB);
+}
+END_TEST
+
+/* auto: where there is room; on: or no start; off: never. What off saves is pages. */
+START_TEST(test_constraints)
+{
+    struct plan_question ask = question();
+    struct plan plan;
+    struct error error;
+    uint64_t pages[3];
+    static const char *const when[] = {"auto", "on", "off"};
+    for (unsigned i = 0; i < 3; i++) {
+        settings.constraints = when[i];
+        settings.memory_bytes = 8 * GIB;
+        ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, &error), STATUS_OK);
+        ck_assert_int_eq(plan.engine.grammars, i < 2);
+        ck_assert_int_eq(plan.account_bytes[BUDGET_GRAMMAR] > 0, i < 2);
+        pages[i] = plan.account_bytes[BUDGET_KV];
+    }
+    ck_assert_uint_eq(pages[0], pages[1]);
+    ck_assert_uint_gt(pages[2], pages[0]);
+    settings.constraints = "off";
+    uint64_t least = plan_least_bytes(&ask.model, &settings, 1, 256);
+    settings.memory_bytes = least;
+    settings.constraints = "auto";
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, &error), STATUS_OK);
+    ck_assert(!plan.engine.grammars);
+    settings.constraints = "on";
+    ck_assert_int_eq(plan_make(&ask.model, &settings, &plan, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.param, "memory");
 }
 END_TEST
 
@@ -425,6 +456,7 @@ int main(void)
     tcase_add_test(tests, test_tokens_of_pages);
     tcase_add_test(tests, test_division);
     tcase_add_test(tests, test_capped);
+    tcase_add_test(tests, test_constraints);
     tcase_add_test(tests, test_least);
     tcase_add_test(tests, test_yes);
     tcase_add_test(tests, test_as_many_as_fit);

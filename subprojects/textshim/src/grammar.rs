@@ -215,7 +215,8 @@ fn read(kind: Kind, source: &str) -> Result<TopLevelGrammar, Failure> {
                 return Err(invalid("choices are a list of at least one string, none empty".into()));
             }
             let words: Vec<String> = choices.iter().map(|choice| Value::String(choice.clone()).to_string()).collect();
-            Ok(TopLevelGrammar::from_lark(format!("start: {}", words.join(" | "))))
+            // One terminal: as rules, more than 2,000 would not fit the parser's row.
+            Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", words.join(" | "))))
         }
         Kind::Grammar if gbnf::is_gbnf(source) => {
             Ok(TopLevelGrammar::from_lark(gbnf::to_lark(source).map_err(invalid)?))

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static double cpu_us(void)
@@ -23,6 +24,13 @@ static double cpu_us(void)
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+static long peak_kib(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
 }
 
 static uint64_t state = 88172645463325252u;
@@ -78,6 +86,7 @@ static int run(int argc, char **argv)
     uint32_t count = tokenizer_vocabulary(tokenizer);
     size_t words = (count + 31) / 32;
     uint32_t *mask = calloc(words, 4);
+    long before_kib = peak_kib();
     char *line = NULL;
     size_t capacity = 0;
     while (getline(&line, &capacity, stdin) > 0) {
@@ -103,8 +112,8 @@ static int run(int argc, char **argv)
             start = cpu_us();
             struct grammar_matcher *matcher = grammar_matcher_create(grammar);
             cJSON_AddNumberToObject(out, "create_us", cpu_us() - start);
-            char *text = calloc(1, max_steps * 64 + 64);
-            size_t length = 0;
+            size_t text_bytes = max_steps * 64 * 16 + 64, length = 0;
+            char *text = calloc(1, text_bytes);
             bool ended = false;
             double mask_max = 0, mask_sum = 0, accept_sum = 0;
             uint32_t forced = 0, steps = 0;
@@ -139,7 +148,7 @@ static int run(int argc, char **argv)
                 for (uint32_t i = 0; i < n; i++) {
                     size_t piece_length;
                     const char *piece = tokenizer_piece(tokenizer, list[i], &piece_length);
-                    if (piece_length < 64) {
+                    if (piece_length < text_bytes - length) {
                         memcpy(text + length, piece, piece_length);
                         length += piece_length;
                     }
@@ -163,6 +172,7 @@ static int run(int argc, char **argv)
             grammar_matcher_destroy(matcher);
             grammar_release(grammar);
         }
+        cJSON_AddNumberToObject(out, "peak_kib", (double)(peak_kib() - before_kib));
         char *printed = cJSON_PrintUnformatted(out);
         puts(printed);
         fflush(stdout);
