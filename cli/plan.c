@@ -5,7 +5,9 @@
  */
 #include "cli/programs.h"
 
+#include "base/budget.h"
 #include "base/bytes.h"
+#include "base/json_writer.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/minmax.h"
@@ -238,8 +240,54 @@ static enum status write_answer(const struct planning *planning, const struct pl
     return status;
 }
 
+/* An encoder keeps nothing between steps, so it has no users with keys and values: the question is
+   how long a text may be. */
+static enum status answer_encoder(struct planning *planning, struct error *error)
+{
+    const struct settings *settings = &planning->options->settings;
+    struct plan plan;
+    TRY(plan_make(&planning->question.model, settings, &plan, error));
+    planning->answer.yes = true;
+    struct budget budget;
+    budget_init(&budget, plan.total_bytes);
+    struct buffer out;
+    buffer_init(&out, 0);
+    if (planning->options->json) {
+        buffer_append_text(&out, "{\"model\":");
+        json_write_text(&out, planning->config.name);
+        buffer_appendf(&out,
+                       ",\"encoder\":true,\"text_tokens\":%u,\"step_tokens\":%u,"
+                       "\"step_texts\":%u,\"budget\":{",
+                       plan.context, plan.backend.max_batch_rows, settings->max_seqs);
+    } else {
+        buffer_appendf(
+            &out,
+            "%s: an encoder of %u layers\n\nyes: texts of up to %u tokens; up to %u texts "
+            "and %u tokens share a step, and nothing is kept beyond it\n\nmemory budget\n",
+            planning->config.name, planning->config.layers, plan.context, settings->max_seqs,
+            plan.backend.max_batch_rows);
+    }
+    for (unsigned i = 0; i < BUDGET_ACCOUNTS; i++) {
+        TRY(budget_reserve(&budget, (enum budget_account)i, plan.account_bytes[i], error));
+        if (planning->options->json)
+            buffer_appendf(&out, "\"%s\":%llu,", budget_account_name((enum budget_account)i),
+                           (unsigned long long)plan.account_bytes[i]);
+    }
+    if (planning->options->json)
+        buffer_appendf(&out, "\"total\":%llu}}\n", (unsigned long long)plan.total_bytes);
+    else
+        budget_print(&budget, &out);
+    enum status status = out.failed ? error_out_of_memory(error) : STATUS_OK;
+    if (!out.failed)
+        fwrite(out.data, 1, out.length, stdout);
+    buffer_deinit(&out);
+    return status;
+}
+
 static enum status answer(struct planning *planning, struct error *error)
 {
+    if (planning->config.bidirectional)
+        return answer_encoder(planning, error);
     const struct options *options = planning->options;
     plan_answer_make(&planning->question, &planning->answer);
     uint32_t pages;

@@ -84,6 +84,11 @@ enum status workbench_open(const struct settings *settings, const struct workben
             gguf_open_within(settings->model_path, plan_header_bytes(settings), &out->gguf, error);
     if (status == STATUS_OK)
         status = model_describe(out->gguf, &out->config, error);
+    if (status == STATUS_OK && out->config.bidirectional)
+        status = error_set(error, STATUS_UNSUPPORTED, "model",
+                           "%s is a %s model, which generates no text: there is nothing to measure "
+                           "here but for quire serve",
+                           out->config.name, out->config.architecture);
     if (status == STATUS_OK)
         status = tokenizer_create(out->gguf, &out->tokenizer, error);
     if (status == STATUS_OK)

@@ -393,6 +393,11 @@ static enum status choose_pooling(const struct runtime *runtime, const struct se
     const struct model_config *config = &runtime->config;
     enum pooling pooling = config->pooling;
     bool encoder = config->bidirectional;
+    if (encoder && !settings->serves)
+        return error_set(error, STATUS_UNSUPPORTED, "model",
+                         "%s is a %s model, which generates no text: quire serve makes embeddings "
+                         "or scores with it",
+                         config->name, config->architecture);
     for (size_t i = 0; settings->pooling && i < sizeof names / sizeof *names; i++)
         if (strcmp(settings->pooling, names[i].name) == 0)
             pooling = names[i].pooling;

@@ -184,6 +184,18 @@ def test_pooling_that_cannot_be(bert):
         assert done.returncode != 0 and b"--pooling " + pooling.encode() in done.stderr
 
 
+def test_programs_without_a_server(bert):
+    """Those that generate refuse an encoder by name; the plan says how long a text may be."""
+    for command in (["run", "-m", bert.model, "hi"], ["bench", "-m", bert.model]):
+        done = harness.run_quire(*command)
+        assert done.returncode == 1 and b"generates no text" in done.stderr, done
+    plan = json.loads(harness.run_quire("plan", "-m", bert.model, "--memory", "512MiB", "--json").stdout)
+    assert plan["encoder"] and plan["text_tokens"] == encoder.CONTEXT <= plan["step_tokens"]
+    assert sum(plan["budget"].values()) - plan["budget"]["total"] <= plan["budget"]["total"] == 512 << 20
+    text = harness.run_quire("plan", "-m", bert.model, "--memory", "512MiB", "--max-batch-tokens", "100").stdout
+    assert b"texts of up to 100 tokens" in text
+
+
 # ---- Scores
 
 @pytest.fixture(scope="module")
