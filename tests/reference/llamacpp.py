@@ -3,7 +3,7 @@
     with LlamaCpp("model.gguf") as llamacpp:
         llamacpp.post("/tokenize", {"content": "a"})
 
-It runs in a process of its own, python llamacpp.py MODEL PORT [floats], until that one's standard input is
+It runs in a process of its own, python llamacpp.py MODEL PORT [floats] [embeddings], until that one's standard input is
 closed, so that it never outlives the test that started it. With floats=True keys and values are kept and
 added up in f32, else as llama.cpp does by default.
 """
@@ -21,11 +21,12 @@ CONTEXT = 2048
 
 
 class LlamaCpp(contextlib.AbstractContextManager):
-    def __init__(self, path, floats=False, wait_s=180):
+    def __init__(self, path, floats=False, wait_s=180, embeddings=False):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        command = [sys.executable, __file__, str(path), str(self.port), *(["floats"] if floats else [])]
+        command = [sys.executable, __file__, str(path), str(self.port), *(["floats"] if floats else []),
+                   *(["embeddings"] if embeddings else [])]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                         stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + wait_s
@@ -73,7 +74,7 @@ class LlamaCpp(contextlib.AbstractContextManager):
         return {entry["id"]: entry["logprob"] for entry in entries[0]["top_logprobs"] if math.isfinite(entry["logprob"])}
 
 
-def serve(path, port, floats):
+def serve(path, port, floats, embeddings):
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()
@@ -84,6 +85,8 @@ def serve(path, port, floats):
     # Its threads spin while they wait: bad company.
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.ctx_shift = False
+    if embeddings:
+        parameters.embedding, parameters.n_batch, parameters.n_ubatch = True, CONTEXT, CONTEXT
     if floats:
         parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -93,4 +96,4 @@ def serve(path, port, floats):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]), "floats" in sys.argv[3:])
+    serve(sys.argv[1], int(sys.argv[2]), "floats" in sys.argv[3:], "embeddings" in sys.argv[3:])
