@@ -183,6 +183,14 @@ def engine_table(found, peers):
     return table(["model", "what", "quire bench", "llama-bench", "×"], rows)
 
 
+def embedding_table(found):
+    rows = [[name, r["list"], *(figure(r["texts_per_second"][who], 0) for who in ("quire", "llama.cpp", "onnx")),
+             "%.2f" % r["ratio"]["llama.cpp"], "%.2f" % r["ratio"]["onnx"],
+             "%.5f" % r["cosine"]["quire"], "%.5f" % r["cosine"]["llama.cpp"]] for name, r in found.items()]
+    return table(["a text", "texts of a list", "quire Q8_0, texts/s", "llama.cpp Q8_0", "ONNX Runtime f32",
+                  "× llama.cpp", "× ONNX Runtime", "cosine to f32, quire", "llama.cpp"], rows)
+
+
 # ---- The page ----
 
 def sections(folder):
@@ -199,6 +207,9 @@ def sections(folder):
     scale = read(folder, "scaling")
     if scale:
         out["scaling"] = growth_table(scale) + noise_note(scale)
+    found = read(folder, "embeddings")
+    if found:
+        out["embeddings"] = embedding_table(found)
     found = read(folder, "depth")
     if found:
         out["depth"] = depth_table(found)
@@ -216,6 +227,13 @@ def draw(scale, folder):
         svg = plots.line_chart("%s, %s" % (title, scale["model"].removesuffix(".gguf")), "users at the same time", unit,
                                growth(scale)[key], log)
         (folder / name).write_text(svg)
+
+
+def draw_embeddings(found, folder):
+    series = {who: [(r["tokens"], r["texts_per_second"][who] * r["tokens"]) for r in found.values()]
+              for who in ("quire", "llama.cpp", "onnx")}
+    svg = plots.line_chart("Embeddings: all-MiniLM-L6-v2, tokens a second", "tokens of a text", "tokens/s", series)
+    (folder / "embeddings.svg").write_text(svg)
 
 
 def fill(page, parts):
@@ -243,6 +261,9 @@ def main():
             parts["drawings"] = "\n\n".join(
                 "![%s](%s)" % (title, os.path.relpath(args.drawings / name, args.page.parent))
                 for name, _, title, _, _ in DRAWINGS)
+    embeddings = read(args.folder, "embeddings")
+    if args.drawings and embeddings:
+        draw_embeddings(embeddings, args.drawings)
     if args.page:
         fill(args.page, parts)
     else:

@@ -140,7 +140,7 @@ def main():
             ratio = {who: statistics.median(q / o for q, o in zip(rates["quire"], rates[who], strict=True))
                      for who in ("llama.cpp", "onnx")}
             results[name] = {"texts_per_second": {k: statistics.median(v) for k, v in rates.items()}, "ratio": ratio,
-                             "list": count, "cosine": agrees}
+                             "list": count, "tokens": words + 2, "cosine": agrees}
             print("| %s, %d a list | %.0f | %.0f | %.0f | %.2f | %.2f |  cosine to f32: %.5f, %.5f" % (
                 name, count, *(statistics.median(v) for v in rates.values()), ratio["llama.cpp"], ratio["onnx"],
                 agrees["quire"], agrees["llama.cpp"]), flush=True)
