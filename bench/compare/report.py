@@ -184,7 +184,7 @@ def engine_table(found, peers):
 
 
 def embedding_table(found):
-    rows = [[name, r["list"], *(figure(r["texts_per_second"][who], 0) for who in ("quire", "llama.cpp", "onnx")),
+    rows = [[name, str(r["list"]), *(figure(r["texts_per_second"][who], 0) for who in ("quire", "llama.cpp", "onnx")),
              "%.2f" % r["ratio"]["llama.cpp"], "%.2f" % r["ratio"]["onnx"],
              "%.5f" % r["cosine"]["quire"], "%.5f" % r["cosine"]["llama.cpp"]] for name, r in found.items()]
     return table(["a text", "texts of a list", "quire Q8_0, texts/s", "llama.cpp Q8_0", "ONNX Runtime f32",
