@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "engine/constrain/grammar_cache.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +105,16 @@ static void drop_tokens(struct answer *answer)
     }
 }
 
+/* The engine speaks of prompts. */
+static void name_texts(const struct answer *answer, struct error *error)
+{
+    enum answer_kind kind = answer->request.kind;
+    snprintf(error->param, sizeof error->param, "%s",
+             kind == ANSWER_EMBEDDING ? "input"
+             : kind == ANSWER_RERANK  ? "documents"
+                                      : "text_2");
+}
+
 /* Either every prompt generates or, with max_tokens 0, none does. */
 static enum status submit(struct answer *answer, struct error *error)
 {
@@ -111,6 +122,9 @@ static enum status submit(struct answer *answer, struct error *error)
     if (status == STATUS_OK && answer->completions[0])
         status = engine_submit(answer->context->engine, answer->completions,
                                answer->request.prompt_count, error);
+    if (status == STATUS_INVALID && error && strcmp(error->param, "prompt") == 0 &&
+        answer->request.kind > ANSWER_CHAT)
+        name_texts(answer, error);
     if (status == STATUS_OK)
         drop_tokens(answer);
     return status;

@@ -8,12 +8,18 @@
 
 static void write_model(const struct api_context *context, const char *id, struct buffer *out)
 {
+    /* Of what only generates nothing is said. */
+    const char *capabilities = context->pooling == POOLING_NONE   ? ""
+                               : context->pooling == POOLING_RANK ? ",\"capabilities\":[\"rerank\"]"
+                               : context->embeds_only
+                                   ? ",\"capabilities\":[\"embedding\"]"
+                                   : ",\"capabilities\":[\"completion\",\"embedding\"]";
     buffer_append_text(out, "{\"id\":");
     json_write_text(out, id);
     buffer_appendf(out,
                    ",\"object\":\"model\",\"created\":%" PRId64
-                   ",\"owned_by\":\"quire\",\"max_model_len\":%" PRIu32 "}",
-                   context->created_unix_s, context->max_model_len);
+                   ",\"owned_by\":\"quire\",\"max_model_len\":%" PRIu32 "%s}",
+                   context->created_unix_s, context->max_model_len, capabilities);
 }
 
 void api_write_models(const struct api_context *context, struct buffer *out)

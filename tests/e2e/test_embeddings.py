@@ -77,7 +77,7 @@ def test_base64_is_the_floats(bert):
     ({}, "input", None), ({"input": []}, "input", None), ({"input": [[]]}, "input", None), ({"input": 5}, "input", None),
     ({"input": [1, "a"]}, "input", None), ({"input": ["a", None]}, "input", None), ({"input": {"text": "a"}}, "input", None),
     ({"input": [10 ** 6]}, "input", None), ({"input": [-1]}, "input", None), ({"input": [1.5]}, "input", None),
-    ({"input": ["a"] * 2049}, "input", None),
+    ({"input": ["a"] * 2049}, "input", None), ({"input": ["a"] * 2000}, "input", None),    # more than the queue holds
     ({"input": "a", "encoding_format": "int8"}, "encoding_format", None), ({"input": "a", "encoding_format": 1}, "encoding_format", None),
     ({"input": "a", "dimensions": 0}, "dimensions", None), ({"input": "a", "dimensions": 65}, "dimensions", None),
     ({"input": "a", "model": "other"}, "model", "model_not_found"),
@@ -196,6 +196,12 @@ def test_programs_without_a_server(bert):
     assert b"texts of up to 100 tokens" in text
 
 
+def test_models_say_what_they_do(bert):
+    assert bert.get("/v1/models").json["data"][0]["capabilities"] == ["embedding"]
+    with harness.started("--pooling", "last", model=harness.tiny()) as chat:
+        assert chat.get("/v1/models").json["data"][0]["capabilities"] == ["completion", "embedding"]
+
+
 # ---- Scores
 
 @pytest.fixture(scope="module")
@@ -215,6 +221,7 @@ def score(server, query, document):
 
 
 def test_rerank(ranker):
+    assert ranker.get("/v1/models").json["data"][0]["capabilities"] == ["rerank"]
     query = "which fox is it"
     expected = [score(ranker, query, document) for document in DOCUMENTS]
     answer = ranker.complete({"query": query, "documents": DOCUMENTS, "return_documents": True}, "/v1/rerank")
