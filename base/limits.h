@@ -27,15 +27,18 @@
 #define LIMIT_API_KEY_BYTES 256 /* keys are padded to this for comparing */
 
 /* Requests */
-#define LIMIT_CHOICES 16      /* n: each is a sequence of its own (CVE-2026-34756's kind) */
-#define LIMIT_PROMPTS 128     /* prompts in one list; with n at most LIMIT_SEQUENCES together */
-#define LIMIT_INPUTS 2048     /* texts of one request for embeddings or scores, as OpenAI */
-#define LIMIT_SEQUENCES 128   /* sequences of one request, the default --max-seqs */
-#define LIMIT_STOPS 4         /* as OpenAI */
-#define LIMIT_STOP_BYTES 1024 /* held-back text of a stream is at most this long */
-#define LIMIT_LOGIT_BIAS 1024 /* entries */
-#define LIMIT_LOGPROBS 20     /* as OpenAI */
-#define LIMIT_MESSAGES 2048   /* chat messages of one request */
+#define LIMIT_CHOICES 16          /* n: each is a sequence of its own (CVE-2026-34756's kind) */
+#define LIMIT_PROMPTS 128         /* prompts in one list; with n at most LIMIT_SEQUENCES together */
+#define LIMIT_INPUTS 2048         /* texts of one request for embeddings or scores, as OpenAI */
+#define LIMIT_SEQUENCES 128       /* sequences of one request, the default --max-seqs */
+#define LIMIT_STOPS 4             /* as OpenAI */
+#define LIMIT_STOP_BYTES 1024     /* held-back text of a stream is at most this long */
+#define LIMIT_TOOLS 1024          /* of one request; each call's name is looked up among them */
+#define LIMIT_TOOL_NAME_BYTES 256 /* and of a parameter's, to look up its type */
+#define LIMIT_CALL_HEAD_BYTES 16384 /* text held back until it is a call or is none */
+#define LIMIT_LOGIT_BIAS 1024       /* entries */
+#define LIMIT_LOGPROBS 20           /* as OpenAI */
+#define LIMIT_MESSAGES 2048         /* chat messages of one request */
 #define LIMIT_TIMEOUT_SECONDS 86400 /* a day: whoever waits longer has left */
 #define LIMIT_JSON_DEPTH 64         /* nested arrays and objects: bounds cJSON's recursion */
 
