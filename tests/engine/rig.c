@@ -42,6 +42,8 @@ struct completion *rig_try_completion(const struct rig_request *request)
         .tokens = request->tokens,
         .token_count = request->token_count,
         .choice_count = choice_count(request),
+        .pooling = request->pooling,
+        .pooled_count = request->pooling ? 1 : 0,
         .max_tokens = request->max_tokens,
         .sampling = sampling(request),
         .ignore_eos = !request->stops,
@@ -208,6 +210,7 @@ struct rig *rig_create(const struct rig_options *options)
         .end_tokens = &end_token,
         .end_token_count = 1,
         .prefix_cache = !options->no_prefix_cache,
+        .whole_prompts = options->whole_prompts,
         .test_preempt_every = options->test_preempt_every,
         .metrics = &rig->metrics,
     };
@@ -367,6 +370,15 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_token_limit)
     rig->backend->ops->forward(rig->backend, &schedule->batch);
     for (uint32_t i = 0; i < schedule->sample_count; i++)
         sample(rig, &schedule->samples[i]);
+    for (uint32_t i = 0; i < schedule->pooling_count; i++) {
+        const struct schedule_pooling *pooling = &schedule->poolings[i];
+        struct completion *completion = pooling->sequence->completion;
+        bool means = completion->pooling == POOLING_MEAN;
+        CHECK(!means || pooling->count == 0 ||
+                  pooling->first_position == completion->pooled_positions);
+        completion->pooled_positions += means ? pooling->count : 0;
+        completion->pooled[0] += (float)pooling->count;
+    }
     scheduler_commit(rig->scheduler, rig->now_ns);
     check(rig);
     scheduler_notify(rig->scheduler);

@@ -26,6 +26,7 @@ struct rig_request {
     uint32_t token_count;
     uint32_t choice_count; /* 0 means 1 */
     uint32_t max_tokens;
+    enum pooling pooling; /* then max_tokens is 0; the rig counts pooled rows in the result */
     float temperature;
     uint64_t seed;
     uint64_t cache_salt;
@@ -72,6 +73,7 @@ struct rig_options {
     uint32_t test_preempt_every; /* 0: never */
     uint32_t tenant_count;       /* 0 means 1 */
     bool no_prefix_cache;
+    bool whole_prompts;
     uint32_t swap_slots; /* 0: no swap file */
     uint32_t swap_step_pages;
     bool swap_always;

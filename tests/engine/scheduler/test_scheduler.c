@@ -57,6 +57,67 @@ START_TEST(a_prompt_is_computed_in_chunks_and_then_decoded)
 }
 END_TEST
 
+/* Of an encoder: a prompt is in one step or waits for the next, and none passes it. */
+START_TEST(whole_prompts_share_steps)
+{
+    struct rig *rig = rig_create(&(struct rig_options){.page_count = 8,
+                                                       .page_size = 8,
+                                                       .context = 16,
+                                                       .max_sequences = 4,
+                                                       .max_batch_tokens = 16,
+                                                       .no_prefix_cache = true,
+                                                       .whole_prompts = true});
+    static const uint32_t lengths[] = {5, 10, 4, 16, 1, 12};
+    struct completion *completions[6];
+    for (unsigned i = 0; i < 6; i++) {
+        struct rig_request request = request_of(i, lengths[i], 0);
+        request.pooling = i % 2 ? POOLING_CLS : POOLING_MEAN;
+        request.no_cache = true;
+        completions[i] = add(rig, &request);
+    }
+    expect(rig, 16, "A:0+5 B:0+10");
+    ck_assert(completion_done(completions[0]) && completion_done(completions[1]));
+    expect(rig, 16, "C:0+4");
+    expect(rig, 16, "D:0+16");
+    expect(rig, 16, "E:0+1 F:0+12");
+    expect(rig, 16, "");
+    for (unsigned i = 0; i < 6; i++) {
+        ck_assert_int_eq(completion_reason(completions[i], 0), FINISH_STOP);
+        ck_assert(completion_pooled(completions[i])[0] == (i % 2 ? 1 : (float)lengths[i]));
+        completion_release(completions[i]);
+    }
+    rig_destroy(rig);
+}
+END_TEST
+
+/* In chunks, beside a sequence that generates; what is recomputed is not pooled twice. */
+START_TEST(pooled_rows_are_counted_once)
+{
+    struct rig *rig = rig_create(&(struct rig_options){
+        .page_count = 10, .page_size = 8, .max_sequences = 4, .max_batch_tokens = 8});
+    struct rig_request a = request_of(0, 20, 0), b = request_of(1, 9, 0), c = request_of(2, 2, 2);
+    a.pooling = POOLING_MEAN;
+    b.pooling = POOLING_LAST;
+    a.no_cache = true;
+    struct completion *ca = add(rig, &a), *cb = add(rig, &b);
+    expect(rig, 8, "A:0+8");
+    rig_requeue(rig, 0);
+    expect(rig, 8, "A:0+8");
+    expect(rig, 8, "A:8+8");
+    struct completion *cc = add(rig, &c);
+    expect(rig, 8, "A:16+4 B:0+4");
+    ck_assert(completion_done(ca) && !completion_done(cb));
+    ck_assert(completion_pooled(ca)[0] == 20);
+    expect(rig, 8, "B:4+5 C:0+2");
+    ck_assert(completion_pooled(cb)[0] == 1);
+    expect(rig, 8, "C:2+1");
+    done(rig, cc, &c);
+    completion_release(ca);
+    completion_release(cb);
+    rig_destroy(rig);
+}
+END_TEST
+
 /* Sum and number of what a histogram saw; the rig's clock advances a millisecond per step. */
 static void check_histogram(const struct metric_histogram *histogram, double sum, unsigned number)
 {
@@ -799,6 +860,8 @@ int main(void)
     tcase_add_test(tcase, a_long_sequence_holds_its_windows_only);
     tcase_add_test(tcase, a_pool_holds_longer_sequences_with_windows);
     tcase_add_test(tcase, a_prefix_in_the_making_is_found_behind_its_makers_window);
+    tcase_add_test(tcase, whole_prompts_share_steps);
+    tcase_add_test(tcase, pooled_rows_are_counted_once);
     tcase_add_test(tcase, times_are_measured_from_submit_to_end);
     tcase_add_test(tcase, decoding_goes_first_and_prompts_share_the_rest_in_order_of_arrival);
     tcase_add_test(tcase, the_prompt_token_limit_shortens_chunks_only);
