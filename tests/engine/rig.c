@@ -375,7 +375,7 @@ const char *rig_turn(struct rig *rig, uint32_t prompt_token_limit)
         struct completion *completion = pooling->sequence->completion;
         bool means = completion->pooling == POOLING_MEAN;
         CHECK(!means || pooling->count == 0 ||
-                  pooling->first_position == completion->pooled_positions);
+              pooling->first_position == completion->pooled_positions);
         completion->pooled_positions += means ? pooling->count : 0;
         completion->pooled[0] += (float)pooling->count;
     }
