@@ -53,14 +53,15 @@ def test_same_bits(tmp_path, family):
 @pytest.mark.parametrize("labels, dense", [(1, True), (1, False), (3, True)])
 def test_scores(tmp_path, labels, dense):
     path = encoder.make(tmp_path / "model.gguf", labels=labels, pooling=4, dense=dense)
-    reference = encoder.Encoder(path)
+    reference, differences = encoder.Encoder(path), []
     for ids in PROMPTS[2:]:
         second = len(ids) // 3
         ours = np.frombuffer(run(path, [ids], "--scores", "--second", second), "<f4")
         theirs = reference.scores(ids, second)
         assert ours.shape == (labels,)
         assert np.abs(ours - theirs).max() < 0.01
-        assert np.abs(theirs - reference.scores(ids, 0)).max() > 0.02, "token types matter"
+        differences.append(np.abs(theirs - reference.scores(ids, 0)).max())
+    assert max(differences) > 0.05, "token types matter"
 
 
 @pytest.mark.parametrize("damage, message", [
