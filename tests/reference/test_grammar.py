@@ -131,6 +131,28 @@ def test_walks_through_generated_schemas_validate():
     assert finished > count * 0.7 and refused < count * 0.1
 
 
+def test_instances_of_other_schemas_are_accepted_only_if_they_validate():
+    """Each generated schema beside texts that were made for others, as they are and a little changed."""
+    count = 400 if LONG else 60
+    schemas = [Generator(seed).top() for seed in range(count)]
+    walks = [a["text"] for a in tool([schema_request(s) for s in schemas]) if a.get("ended")]
+    dice = random.Random(7)
+    texts = [text.replace(*dice.choice([("true", "1"), ("1", "2"), (",", ",0,"), ("null", "\"x\""), ("[", "[null,"), ("{", "{\"id\":0,")]), 1)
+             for text in walks] + walks
+    chosen = [dice.sample(texts, 25) for _ in schemas]
+    accepted = rejected = 0
+    for schema, given, answer in zip(schemas, chosen, tool([schema_request(s, t) for s, t in zip(schemas, chosen)])):
+        for text, good in zip(given, answer.get("accepted", [])):
+            try:
+                valid = jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+            except ValueError:
+                valid = False
+            assert valid or not good, (text, schema)
+            accepted += good
+            rejected += not valid
+    assert accepted > count and rejected > 10 * count
+
+
 # What is wrong with the instance is what the keyword forbids, and nothing else.
 REJECTED = [
     ({"type": "integer", "minimum": 3}, ["2", "2.5", "\"3\"", "null"], ["3", "40"]),
