@@ -178,6 +178,30 @@ def test_pooled_and_generated_in_one_step():
             assert [t.result() for t in texts] == said and [m.result()[0] for m in means] == meant
 
 
+def with_pooling(source, target, kind):
+    """The file with a pooling of its own, as the converter writes it for Qwen3 Embedding."""
+    import gguf
+    from gguf.scripts import gguf_new_metadata
+    reader = gguf.GGUFReader(source)
+    family = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(str(target), family)
+    added = {family + ".pooling_type": gguf_new_metadata.MetadataDetails(gguf.GGUFValueType.UINT32, kind)}
+    gguf_new_metadata.copy_with_new_metadata(reader, writer, added, [])
+    return target
+
+
+@pytest.mark.parametrize("model, kind, name", [("qwen3", 3, "last"), ("llama-q4_1", 1, "mean")])
+def test_pooling_of_a_chat_models_file(folder, model, kind, name):
+    source = next(pathlib.Path(harness.made_up_models()).glob(model + "*.gguf"))
+    path = with_pooling(source, folder / (model + "-pooled.gguf"), kind)
+    with harness.started("--pooling", name, model=source) as server:
+        expected = vectors(server, ["Once upon a time", "there was a machine"])
+    with harness.started(model=path) as server:
+        assert vectors(server, ["Once upon a time", "there was a machine"]) == expected
+    with harness.started("--pooling", "none", model=path) as server:
+        assert server.post({"input": "a"}, EMBED).json["error"]["code"] == "unsupported_model"
+
+
 def test_pooling_that_cannot_be(bert):
     for model, pooling in ((harness.tiny(), "cls"), (bert.model, "none")):
         done = harness.run_quire("serve", "-m", str(model), "--pooling", pooling, "--port", "0")
