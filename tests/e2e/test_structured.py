@@ -2,6 +2,8 @@
 import concurrent.futures
 import json
 import re
+import threading
+import time
 import typing
 
 import httpx
@@ -171,6 +173,33 @@ def test_hostile_schemas_cost_nobody_else_anything(server, client):
         assert httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "guided_json": long}, timeout=60).status_code == 400
     assert abs(httpx.get(server.url + "/debug/memory").json()["accounts"]["template"]["used_bytes"] - used) < 100000
     assert chat(client, max_tokens=12).choices[0].message.content == before
+
+
+def test_others_decode_while_a_hostile_grammar_compiles(server):
+    """Counted, not timed: tokens of a stream that arrive between a grammar's sending and its answer."""
+    count, ended = [0], threading.Event()
+    body = {"messages": ASK, "max_tokens": 1500, "stream": True, "ignore_eos": True}
+
+    def read():
+        with httpx.stream("POST", server.url + "/v1/chat/completions", json=body, timeout=300) as answer:
+            for line in answer.iter_lines():
+                count[0] += line.startswith("data: {")
+                if ended.is_set():
+                    return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        while count[0] < 3:
+            time.sleep(0.01)
+        before = count[0]
+        slow = 'start: ' + 'a? ' * 5000 + '\na: "a"'       # a third of a second of processor time
+        answer = httpx.post(server.url + "/v1/chat/completions", json={"messages": ASK, "max_tokens": 1, "grammar": slow}, timeout=300)
+        assert answer.status_code in (200, 400, 500), answer.text
+        assert count[0] - before >= 10
+    finally:
+        ended.set()
+        reader.join()
 
 
 def test_the_account_comes_back(server, client):
