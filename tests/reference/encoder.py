@@ -17,14 +17,15 @@ VOCABULARY = list(dict.fromkeys(
 WIDTH, LAYERS, HEADS, INNER, CONTEXT = 64, 2, 4, 128, 700
 
 
-def make(path, family="bert", kind=Q.F32, labels=0, pooling=1, seed=1, dense=True):
+def make(path, family="bert", kind=Q.F32, labels=0, pooling=1, seed=1, dense=True,
+         without=(), causal=False, positions=CONTEXT):
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), family)
     writer.add_name("made-up " + family)
     for add, value in ((writer.add_context_length, CONTEXT), (writer.add_embedding_length, WIDTH),
                        (writer.add_block_count, LAYERS), (writer.add_feed_forward_length, INNER),
                        (writer.add_head_count, HEADS), (writer.add_layer_norm_eps, 1e-12),
-                       (writer.add_causal_attention, False), (writer.add_token_type_count, 2)):
+                       (writer.add_causal_attention, causal), (writer.add_token_type_count, 2)):
         add(value)
     if pooling is not None:
         writer.add_uint32(family + ".pooling_type", pooling)
@@ -40,9 +41,13 @@ def make(path, family="bert", kind=Q.F32, labels=0, pooling=1, seed=1, dense=Tru
     def matrix(name, rows, columns, plain=False, spread=None):
         data = (rng.standard_normal((rows, columns)) * (spread or 1.5 / math.sqrt(columns))).astype(np.float32)
         use = Q.F32 if plain else kind
+        if name in without:
+            return
         writer.add_tensor(name, gguf.quants.quantize(data, use), raw_dtype=use)
 
     def vector(name, count, mean=0.0):
+        if name in without:
+            return
         writer.add_tensor(name, (rng.standard_normal(count) * 0.2 + mean).astype(np.float32))
 
     def norm(name):
@@ -53,7 +58,7 @@ def make(path, family="bert", kind=Q.F32, labels=0, pooling=1, seed=1, dense=Tru
     matrix("token_types.weight", 2, WIDTH, True, 0.7)
     norm("token_embd_norm")
     if family == "bert":
-        matrix("position_embd.weight", CONTEXT, WIDTH, True, 0.5)
+        matrix("position_embd.weight", positions, WIDTH, True, 0.5)
     for layer in range(LAYERS):
         block = "blk.%d." % layer
         if family == "bert":

@@ -65,9 +65,25 @@ def test_scores(tmp_path, labels, dense):
 
 
 @pytest.mark.parametrize("damage, message", [
-    (dict(pooling=4), "cls.output.weight"),
+    (dict(pooling=4), "cls.output.weight"), (dict(pooling=5), "pooling_type"), (dict(causal=True), "attention.causal"),
+    (dict(positions=encoder.CONTEXT - 1), "position_embd.weight"),
+    (dict(without=["position_embd.weight"]), "position_embd.weight"),
+    (dict(without=["token_embd_norm.bias"]), "token_embd_norm.bias"),
+    (dict(without=["blk.1.layer_output_norm.bias"]), "blk.1.layer_output_norm.bias"),
+    (dict(without=["blk.0.attn_k.bias"]), "blk.0.attn_k.bias"), (dict(without=["blk.1.ffn_up.weight"]), "blk.1.ffn_up.weight"),
+    (dict(family="nomic-bert", without=["blk.0.attn_qkv.weight"]), "blk.0.attn_qkv.weight"),
 ])
 def test_refused(tmp_path, damage, message):
     path = encoder.make(tmp_path / "model.gguf", **damage)
     done = subprocess.run([TOOL, str(path)], input=b"", capture_output=True, timeout=60)
     assert done.returncode == 1 and message in done.stderr.decode()
+
+
+@pytest.mark.parametrize("without", [["blk.0.attn_output.bias", "blk.1.ffn_up.bias", "blk.1.ffn_down.bias"],
+                                     ["token_types.weight"]])
+def test_what_may_be_absent(tmp_path, without):
+    path = encoder.make(tmp_path / "model.gguf", without=without)
+    reference = encoder.Encoder(path)
+    reference.w.setdefault("token_types.weight", np.zeros((2, encoder.WIDTH)))
+    ids = PROMPTS[3]
+    assert np.abs(hidden(path, [ids])[0] - reference.hidden(ids)).max() < 0.02
