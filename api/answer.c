@@ -39,6 +39,7 @@ static enum status create_completion(struct answer *answer, uint32_t prompt, voi
         .pooled_count = pools ? answer->context->pooled_count : 0,
         .second_segment = request->prompts[prompt].second_segment,
         .sampling = request->sampling,
+        .rules = request->rules,
         .ignore_eos = request->ignore_eos,
         .use_prefix_cache = request->use_prefix_cache,
         .cache_salt = request->cache_salt,
@@ -61,20 +62,19 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
 {
     struct request *request = &answer->request;
     uint32_t prompts = request->prompt_count, n = request->choice_count;
-    answer->choice_count = prompts * n;
-    answer->shown_count = prompts * request->shown_count;
-    uint64_t bytes = sizeof *answer + answer->choice_count * sizeof *answer->choices +
-                     answer->shown_count * sizeof *answer->shown + prompts * sizeof(void *);
+    uint32_t choices = prompts * n, shown = prompts * request->shown_count;
+    uint64_t bytes = sizeof *answer + choices * sizeof *answer->choices +
+                     shown * sizeof *answer->shown + prompts * sizeof(void *);
     enum status status = request_take(answer->context, request, bytes, error);
     if (status != STATUS_OK)
         return status;
     answer->completions = calloc(prompts, sizeof *answer->completions);
-    answer->choices = calloc(answer->choice_count, sizeof *answer->choices);
-    answer->shown = calloc(answer->shown_count, sizeof *answer->shown);
-    if (!answer->completions || !answer->choices || !answer->shown) {
-        answer->choice_count = answer->shown_count = 0;
+    answer->choices = calloc(choices, sizeof *answer->choices);
+    answer->shown = calloc(shown, sizeof *answer->shown);
+    if (!answer->completions || !answer->choices || !answer->shown)
         return error_no_memory(error);
-    }
+    answer->choice_count = choices; /* from here on there is something to deinit */
+    answer->shown_count = shown;
     for (uint32_t i = 0; i < answer->choice_count; i++) {
         struct answer_choice *choice = &answer->choices[i];
         choice->prompt = i / n;

@@ -49,8 +49,11 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
         buffer_append_text(out, ",");
     }
     write_event_logprobs(answer, choice, first, out);
-    answer_write_finish(last ? choice->finish : NULL, choice->timed_out, out);
-    answer_write_chunk_tail(&answer->head, out);
+    struct answer_end end = last ? answer_end_of(answer, choice) : (struct answer_end){0};
+    struct answer_usage usage = answer_usage(answer);
+    answer_write_finish(&end, out);
+    answer_write_chunk_tail(&answer->head, answer->request.usage_in_every_chunk ? &usage : NULL,
+                            out);
     buffer_append_text(out, "\n\n");
 }
 

@@ -5,7 +5,7 @@ void answer_text_init(struct text_state *state, const struct request *request)
 {
     detokenizer_init(&state->detokenizer);
     stop_matcher_init(&state->matcher, (const char *const *)request->stops, request->stop_lengths,
-                      request->stop_count);
+                      request->stop_count, request->include_stop);
     state->next = 0;
 }
 
@@ -18,13 +18,21 @@ struct completion *answer_completion(const struct answer *answer,
 bool answer_push_token(struct answer *answer, struct text_state *state, uint32_t token,
                        struct buffer *out)
 {
+    const struct tokenizer *tokenizer = answer->context->tokenizer;
+    const struct request *request = &answer->request;
     size_t length;
-    const char *bytes = tokenizer_piece(answer->context->tokenizer, token, &length);
+    bool special = !request->skip_special && tokenizer_is_control(tokenizer, token);
+    const char *bytes = special ? tokenizer_text(tokenizer, token, &length)
+                                : tokenizer_piece(tokenizer, token, &length);
     state->next++;
     buffer_clear(&answer->piece);
     detokenizer_push(&state->detokenizer, bytes, length, &answer->piece);
     if (answer->piece.length == 0)
         return false;
+    if (state->next < request->rules.min_tokens) { /* no stop string ends it yet */
+        buffer_append(out, answer->piece.data, answer->piece.length);
+        return false;
+    }
     return stop_matcher_push(&state->matcher, answer->piece.data, answer->piece.length, out);
 }
 
@@ -121,6 +129,20 @@ enum status answer_advance(struct answer *answer, struct answer_choice *choice, 
     choice->finish = stopped || reason == FINISH_STOP ? "stop" : "length";
     choice->timed_out = !stopped && reason == FINISH_TIMEOUT;
     return STATUS_OK;
+}
+
+struct answer_end answer_end_of(const struct answer *answer, const struct answer_choice *choice)
+{
+    const struct stop_matcher *matcher = &choice->text.matcher;
+    struct completion *completion = answer_completion(answer, choice);
+    return (struct answer_end){
+        .finish = choice->finish,
+        .timed_out = choice->timed_out,
+        .stop = matcher->matched ? answer->request.stops[matcher->matched_index] : NULL,
+        .stop_token = choice->finish && completion
+                          ? completion_stop_token(completion, choice->choice)
+                          : UINT32_MAX,
+    };
 }
 
 struct answer_usage answer_usage(const struct answer *answer)

@@ -85,6 +85,8 @@ bool answer_push_end(struct answer *answer, struct text_state *state, struct buf
 bool answer_is_good(const struct answer *answer, enum finish_reason reason);
 /* Set the answer's error from a reason that is not good. */
 enum status answer_fault(struct answer *answer, enum finish_reason reason);
+/* Why it ended, or that it goes on. */
+struct answer_end answer_end_of(const struct answer *answer, const struct answer_choice *choice);
 /* Take what is ready of one choice, at most an event's worth: text goes to `out`, finish is set
    when it ended. */
 enum status answer_advance(struct answer *answer, struct answer_choice *choice, struct buffer *out);

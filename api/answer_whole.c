@@ -151,6 +151,7 @@ static bool write_logprobs_piece(struct answer *answer, struct answer_choice *ch
 static bool write_step(struct answer *answer, struct buffer *out)
 {
     struct answer_choice *choice = answer->step == STEP_TAIL ? NULL : shown_choice(answer);
+    struct answer_end end;
     switch (answer->step) {
     case STEP_HEAD:
         choose_best(answer);
@@ -176,7 +177,8 @@ static bool write_step(struct answer *answer, struct buffer *out)
             answer->step = STEP_CLOSE;
         return false;
     case STEP_CLOSE:
-        answer_write_finish(choice->finish, choice->timed_out, out);
+        end = answer_end_of(answer, choice);
+        answer_write_finish(&end, out);
         answer->write_choice++;
         answer->step = answer->write_choice < answer->shown_count ? STEP_OPEN : STEP_TAIL;
         return false;

@@ -45,19 +45,36 @@ void answer_write_head(const struct answer_head *head, struct buffer *out)
     buffer_appendf(out, ",\"system_fingerprint\":\"%s\",\"choices\":[", head->fingerprint);
 }
 
-void answer_write_chunk_tail(const struct answer_head *head, struct buffer *out)
+void answer_write_chunk_tail(const struct answer_head *head, const struct answer_usage *usage,
+                             struct buffer *out)
 {
-    buffer_append_text(out, head->show_usage ? "],\"usage\":null}" : "]}");
+    buffer_append_text(out, "]");
+    if (usage) {
+        buffer_append_text(out, ",");
+        answer_write_usage(usage, out);
+    } else if (head->show_usage) {
+        buffer_append_text(out, ",\"usage\":null");
+    }
+    buffer_append_text(out, "}");
 }
 
-void answer_write_finish(const char *finish, bool timed_out, struct buffer *out)
+void answer_write_finish(const struct answer_end *end, struct buffer *out)
 {
     buffer_append_text(out, ",\"finish_reason\":");
-    if (finish)
-        buffer_appendf(out, "\"%s\"", finish);
-    else
-        buffer_append_text(out, "null");
-    buffer_append_text(out, timed_out && finish ? ",\"stop_reason\":\"timeout\"}" : "}");
+    if (!end->finish) {
+        buffer_append_text(out, "null}");
+        return;
+    }
+    buffer_appendf(out, "\"%s\"", end->finish);
+    if (end->timed_out) {
+        buffer_append_text(out, ",\"stop_reason\":\"timeout\"");
+    } else if (end->stop) {
+        buffer_append_text(out, ",\"stop_reason\":");
+        json_write_text(out, end->stop);
+    } else if (end->stop_token != UINT32_MAX) {
+        buffer_appendf(out, ",\"stop_reason\":%u", end->stop_token);
+    }
+    buffer_append_text(out, "}");
 }
 
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out)

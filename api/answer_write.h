@@ -29,10 +29,19 @@ void answer_head_init(struct answer_head *head, const struct api_context *contex
 
 /* {"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…,"choices":[ */
 void answer_write_head(const struct answer_head *head, struct buffer *out);
-/* Behind a chunk's one choice: ], usage null if shown, }. */
-void answer_write_chunk_tail(const struct answer_head *head, struct buffer *out);
-/* ,"finish_reason":…}: the end of a choice. NULL: it goes on. */
-void answer_write_finish(const char *finish, bool timed_out, struct buffer *out);
+/* Behind a chunk's one choice: ], usage if shown (NULL: null), }. */
+void answer_write_chunk_tail(const struct answer_head *head, const struct answer_usage *usage,
+                             struct buffer *out);
+/* Why a choice ended. */
+struct answer_end {
+    const char *finish; /* NULL: it goes on */
+    bool timed_out;
+    const char *stop;    /* the stop string that ended it, or NULL */
+    uint32_t stop_token; /* the stop token that did, or UINT32_MAX */
+};
+/* ,"finish_reason":…,"stop_reason":…}: the end of a choice; stop_reason, vLLM's, only where a stop
+   string or stop token, or the end of the request's time, ended it. */
+void answer_write_finish(const struct answer_end *end, struct buffer *out);
 /* "usage":{…} */
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out);
 

@@ -50,6 +50,8 @@ enum status chat_check_modalities(const struct cJSON *root, struct error *error)
 /* Write the template's context into chat->json; see its `failed`. What was
    checked may be written without looking again. */
 void chat_write_context(struct chat *chat);
+/* Does the message hold what a tool answered? "function" is the older name of the role. */
+bool chat_is_result(const struct cJSON *message);
 /* Append the text of a message that was checked: its content, parts joined, or its refusal. */
 void chat_join_content(const struct cJSON *message, struct buffer *out);
 

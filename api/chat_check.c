@@ -57,7 +57,7 @@ static enum status check_content(const struct cJSON *message, uint32_t index, co
 {
     bool assistant = strcmp(role, "assistant") == 0;
     const struct cJSON *content = json_get(message, "content");
-    if (json_is_string(content) || (!content && (assistant || strcmp(role, "tool") == 0)))
+    if (json_is_string(content) || !content) /* nothing is "" */
         return STATUS_OK;
     if (!json_is_array(content))
         return message_error(error, index, "content",
@@ -120,7 +120,8 @@ static enum status check_tool_calls(struct chat *chat, const struct cJSON *calls
 static enum status check_message(struct chat *chat, const struct cJSON *message, uint32_t index,
                                  struct error *error)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
     if (!json_is_object(message))
         return message_error(error, index, "", "must be an object");
     const struct cJSON *value = json_get(message, "role");
@@ -130,7 +131,7 @@ static enum status check_message(struct chat *chat, const struct cJSON *message,
         known |= strcmp(role, roles[i]) == 0;
     if (!known)
         return message_error(error, index, "role",
-                             "must be system, developer, user, assistant or tool");
+                             "must be system, developer, user, assistant, tool or function");
     bool assistant = strcmp(role, "assistant") == 0;
     const struct cJSON *calls = json_get(message, "tool_calls");
     if (calls && !assistant && !(json_is_array(calls) && !json_first(calls)))
@@ -146,6 +147,12 @@ static enum status check_message(struct chat *chat, const struct cJSON *message,
     if (strcmp(role, "tool") == 0 && !json_is_string(json_get(message, "tool_call_id")))
         return message_error(error, index, "tool_call_id", "is missing");
     return STATUS_OK;
+}
+
+bool chat_is_result(const struct cJSON *message)
+{
+    const char *role = json_string(json_get(message, "role"));
+    return strcmp(role, "tool") == 0 || strcmp(role, "function") == 0;
 }
 
 enum status chat_check_messages(struct chat *chat, struct error *error)

@@ -67,8 +67,7 @@ static void write_content(struct chat *chat, const struct cJSON *message, bool m
 {
     struct buffer text;
     buffer_init(&text, 0);
-    if (chat->left_out != CHAT_PART_RESULTS ||
-        strcmp(json_string(json_get(message, "role")), "tool") != 0)
+    if (chat->left_out != CHAT_PART_RESULTS || !chat_is_result(message))
         chat_join_content(message, &text);
     buffer_append_text(&chat->json, "\"content\":");
     if (text.length == 0 && !text.failed && !marked && chat->shape->null_content &&
@@ -189,6 +188,8 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
     const char *role = json_string(json_get(message, "role"));
     if (strcmp(role, "developer") == 0)
         role = "system";
+    if (strcmp(role, "function") == 0)
+        role = "tool";
     buffer_appendf(&chat->json, "{\"role\":\"%s\",", role);
     write_content(chat, message, chat->continue_final_message && !json_after(message));
     struct json_slice key, value;

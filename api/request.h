@@ -12,6 +12,7 @@
 #include "api/json.h"
 #include "base/limits.h"
 #include "engine/sample/sampler.h"
+#include "engine/sample/token_rules.h"
 
 struct request_prompt {
     uint32_t *tokens; /* [count], count >= 1 */
@@ -20,6 +21,8 @@ struct request_prompt {
     size_t echo_length;
     uint32_t second_segment; /* of a pair: where its second text begins; 0: no pair */
 };
+
+#define ASKED_NOTHING INT64_MIN /* of the integers below, where there is a default */
 
 struct request {
     enum answer_kind kind;
@@ -33,11 +36,21 @@ struct request {
     uint32_t shown_count;  /* … of which so many are shown: n */
     uint32_t
         max_tokens; /* as asked, UINT32_MAX: what the context leaves; 0: nothing is generated */
-    bool stream, include_usage, ignore_eos, use_prefix_cache;
+    bool stream, include_usage, usage_in_every_chunk, ignore_eos, use_prefix_cache;
+    bool include_stop;       /* the stop string or stop token stands in the answer */
+    bool skip_special;       /* texts of control tokens do not */
+    bool truncate_left;      /* of a prompt that is cut to truncate_tokens: its end stays */
+    int64_t truncate_tokens; /* 0: not cut; -1: to what the context holds */
+    struct token_rules rules;
+    void *rules_memory;
+    /* as the client said it, for request.c to look at */
+    int64_t asked_tokens, asked_choices, asked_best_of, asked_top_k, asked_min_keep,
+        asked_min_tokens, asked_priority;
+    float asked_timeout_s;
     bool want_logprobs;
     uint32_t top_logprobs;
     char *stops[LIMIT_STOPS];
-    size_t stop_lengths[LIMIT_STOPS];
+    size_t stop_lengths[LIMIT_STOPS]; /* none 0 */
     unsigned stop_count;
     struct constraint constraint;
     struct grammar *grammar; /* of the constraint, compiled; a reference */
@@ -59,11 +72,15 @@ void request_deinit(struct request *request, const struct api_context *context);
 uint32_t request_room(const struct request *request, const struct api_context *context,
                       uint32_t index);
 
-/* The fields that both endpoints have. */
+/* request_shared.c: the fields that both endpoints have. */
 enum status request_read_shared(const struct api_context *context,
                                 const struct json_document *document,
                                 const struct answer_caller *caller, struct request *out,
                                 struct error *error);
+
+/* request_rules.c: stop_token_ids, bad_words, allowed_token_ids and min_tokens, which was read. */
+enum status request_read_rules(const struct api_context *context, const struct cJSON *root,
+                               struct request *out, struct error *error);
 
 /* request_completion.c: the fields of /v1/completions and its prompts. */
 enum status request_read_completion(const struct api_context *context,
@@ -75,7 +92,7 @@ enum status request_read_chat(const struct api_context *context,
                               const struct json_document *document, struct request *out,
                               struct error *error);
 
-/* The fields that every endpoint has: model, user, when it runs, and the cache. */
+/* request_shared.c: the fields that every endpoint has: model, user, when it runs, and the cache. */
 enum status request_read_common(const struct api_context *context, const struct cJSON *root,
                                 const struct answer_caller *caller, struct request *out,
                                 struct error *error);
@@ -90,6 +107,9 @@ static inline bool request_is_pooling(const struct request *request)
 {
     return request->kind >= ANSWER_EMBEDDING;
 }
+
+/* max_tokens of what the client asked for; `rest` where it did not. */
+uint32_t request_max_tokens(const struct request *request, uint32_t rest);
 
 /* Shared by both: tokenize `text` into a prompt. `param` is named when it is too long or empty. */
 enum status request_tokenize(const struct api_context *context, struct request *request,

@@ -13,19 +13,14 @@
 #include "base/minmax.h"
 #include "base/utf8.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static enum status read_lengths(const struct cJSON *root, struct request *out, struct error *error)
 {
-    int64_t max_tokens = UINT32_MAX, top_logprobs = 0;
-    enum status status = json_read_integer(root, "max_tokens", 1, INFINITY, &max_tokens, error);
-    if (status == STATUS_OK)
-        status = json_read_integer(root, "max_completion_tokens", 1, INFINITY, &max_tokens, error);
-    if (status == STATUS_OK)
-        status = json_read_bool(root, "logprobs", &out->want_logprobs, error);
+    int64_t top_logprobs = 0;
+    enum status status = json_read_bool(root, "logprobs", &out->want_logprobs, error);
     if (status == STATUS_OK)
         status = json_read_integer(root, "top_logprobs", 0, LIMIT_LOGPROBS, &top_logprobs, error);
     if (status != STATUS_OK)
@@ -33,7 +28,10 @@ static enum status read_lengths(const struct cJSON *root, struct request *out, s
     if (top_logprobs > 0 && !out->want_logprobs)
         return error_set(error, STATUS_INVALID, "top_logprobs",
                          "top_logprobs is only allowed together with \"logprobs\": true.");
-    out->max_tokens = (uint32_t)min_u64((uint64_t)max_tokens, UINT32_MAX);
+    out->max_tokens = request_max_tokens(out, UINT32_MAX);
+    if (out->max_tokens == 0)
+        return error_set(error, STATUS_INVALID, "max_tokens",
+                         "max_tokens must be an integer from 1 on, or -1 for all that fits.");
     out->top_logprobs = (uint32_t)top_logprobs;
     return STATUS_OK;
 }
@@ -220,8 +218,9 @@ static enum status check_texts_fit(const struct chat *chat, struct error *error)
         total += count;
         if (status == STATUS_TOO_LARGE || total > limit)
             return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "messages",
-                                  "This server's context holds %zu tokens, answer included; the "
-                                  "prompt has more than %zu tokens. Shorten the prompt.",
+                                  "This server's maximum context length is %zu tokens, answer "
+                                  "included; the prompt is too long: it has more than %zu tokens. "
+                                  "Shorten the prompt.",
                                   limit, total - 1);
     }
     return STATUS_OK;
@@ -291,7 +290,7 @@ static uint32_t find_part(const struct chat *chat, enum chat_part part)
     for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m), index++) {
         if (part == CHAT_PART_CALLS && json_first(json_get(m, "tool_calls")))
             return index;
-        if (part != CHAT_PART_RESULTS || strcmp(json_string(json_get(m, "role")), "tool") != 0)
+        if (part != CHAT_PART_RESULTS || !chat_is_result(m))
             continue;
         struct buffer text;
         buffer_init(&text, 0);

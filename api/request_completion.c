@@ -5,15 +5,12 @@
  */
 #include "api/request.h"
 #include "base/check.h"
-#include "base/minmax.h"
 #include "engine/text/detokenizer.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define COMPLETION_MAX_TOKENS 16 /* OpenAI's default for this endpoint */
-#define COMPLETION_LOGPROBS 5    /* OpenAI's limit for this endpoint */
 
 struct completion_fields {
     bool echo, parse_special, add_special_tokens;
@@ -23,10 +20,8 @@ static enum status read_fields(const struct cJSON *root, struct request *out,
                                struct completion_fields *fields, struct error *error)
 {
     *fields = (struct completion_fields){.parse_special = true, .add_special_tokens = true};
-    int64_t max_tokens = COMPLETION_MAX_TOKENS, logprobs = -1;
-    enum status status = json_read_integer(root, "max_tokens", 0, INFINITY, &max_tokens, error);
-    if (status == STATUS_OK)
-        status = json_read_integer(root, "logprobs", 0, COMPLETION_LOGPROBS, &logprobs, error);
+    int64_t logprobs = -1;
+    enum status status = json_read_integer(root, "logprobs", 0, LIMIT_LOGPROBS, &logprobs, error);
     if (status == STATUS_OK)
         status = json_read_bool(root, "echo", &fields->echo, error);
     if (status == STATUS_OK)
@@ -35,7 +30,7 @@ static enum status read_fields(const struct cJSON *root, struct request *out,
         status = json_read_bool(root, "add_special_tokens", &fields->add_special_tokens, error);
     if (status != STATUS_OK)
         return status;
-    out->max_tokens = (uint32_t)min_u64((uint64_t)max_tokens, UINT32_MAX);
+    out->max_tokens = request_max_tokens(out, COMPLETION_MAX_TOKENS);
     out->want_logprobs = logprobs >= 0;
     out->top_logprobs = logprobs > 0 ? (uint32_t)logprobs : 0;
     if (fields->echo && out->want_logprobs)

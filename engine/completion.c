@@ -15,6 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void copy_ids(const uint32_t *to, const uint32_t *from, uint32_t count)
+{
+    if (count)
+        memcpy((void *)to, from, count * sizeof *from);
+}
+
 /* The struct and the arrays behind it: see base/arena.h. completion is NULL while the arena counts.
    Counts are 32 bit, at most LIMIT_CHOICES times about 200 bytes each: no sum overflows. */
 static void lay_out(struct arena *arena, struct completion *completion,
@@ -24,12 +30,25 @@ static void lay_out(struct arena *arena, struct completion *completion,
     arena_take(arena, 1, sizeof *completion + n * sizeof(struct completion_sequence));
     void *bias = arena_take(arena, spec->sampling.logit_bias_count, sizeof(struct logit_bias));
     float *pooled = arena_take(arena, spec->pooling ? spec->pooled_count : 0, sizeof *pooled);
+    uint32_t bad_tokens =
+        spec->rules.bad_count ? spec->rules.bad_ends[spec->rules.bad_count - 1] : 0;
+    struct token_rules rules = spec->rules;
+    rules.stop_tokens = arena_take(arena, rules.stop_count, sizeof *rules.stop_tokens);
+    rules.bad_tokens = arena_take(arena, bad_tokens, sizeof *rules.bad_tokens);
+    rules.bad_ends = arena_take(arena, rules.bad_count, sizeof *rules.bad_ends);
+    if (spec->rules.allowed)
+        rules.allowed = arena_take(arena, rules.allowed_words, sizeof *rules.allowed);
     if (completion) {
         completion->sampling.logit_bias = bias;
         completion->pooled = spec->pooling ? pooled : NULL;
+        completion->rules = rules;
+        copy_ids(rules.stop_tokens, spec->rules.stop_tokens, rules.stop_count);
+        copy_ids(rules.bad_tokens, spec->rules.bad_tokens, bad_tokens);
+        copy_ids(rules.bad_ends, spec->rules.bad_ends, rules.bad_count);
+        copy_ids(rules.allowed, spec->rules.allowed, rules.allowed ? rules.allowed_words : 0);
     }
     for (uint64_t i = 0; i < n; i++) {
-        struct completion_sequence record = {0};
+        struct completion_sequence record = {.stop_token = UINT32_MAX};
         record.history = arena_take(arena, spec->token_count + max, sizeof *record.history);
         record.output = arena_take(arena, max, sizeof *record.output);
         if (top_logprobs) {
@@ -197,6 +216,11 @@ const struct top_logprob *completion_top(const struct completion *completion, ui
     CHECK(index < atomic_load_explicit(&log->output_count, memory_order_acquire));
     *count = log->top ? log->top_counts[index] : 0;
     return log->top ? log->top + (size_t)index * completion->top_logprobs : NULL;
+}
+
+uint32_t completion_stop_token(const struct completion *completion, uint32_t choice)
+{
+    return completion->sequences[choice].stop_token;
 }
 
 enum finish_reason completion_reason(const struct completion *completion, uint32_t choice)

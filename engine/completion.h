@@ -16,6 +16,7 @@
 #include "engine/constrain/grammar.h"
 #include "engine/finish_reason.h"
 #include "engine/sample/sampler.h"
+#include "engine/sample/token_rules.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,6 +38,7 @@ struct completion_spec {
     uint32_t pooled_count;           /* floats of the result */
     uint32_t second_segment;         /* see struct batch_sequence */
     struct sampling_params sampling; /* logit_bias is copied */
+    struct token_rules rules;        /* its arrays are copied */
     bool ignore_eos;       /* end tokens are banned from sampling, generation runs to max_tokens */
     bool use_prefix_cache; /* false: neither looked up … */
     uint64_t cache_salt;   /* … prefixes are shared only between equal salts */
@@ -79,6 +81,8 @@ uint32_t completion_read(const struct completion *completion, uint32_t choice, u
  */
 const struct top_logprob *completion_top(const struct completion *completion, uint32_t choice,
                                          uint32_t index, uint32_t *count);
+/* Reader: the stop token that ended it (FINISH_STOP); UINT32_MAX: none of the request's. */
+uint32_t completion_stop_token(const struct completion *completion, uint32_t choice);
 /* Reader: FINISH_NONE while going on. Read the reason BEFORE the tokens to miss none. */
 enum finish_reason completion_reason(const struct completion *completion, uint32_t choice);
 /* Reader: the pooled hidden state, or the scores, of a completion with a pooling that ended with

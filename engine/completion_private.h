@@ -41,6 +41,7 @@ struct completion_sequence {
     /* atomics */
     atomic_uint output_count; /* readable output tokens */
     atomic_int reason;        /* enum finish_reason */
+    uint32_t stop_token;      /* that ended it, set before `reason`; UINT32_MAX: none */
     atomic_bool cancelled;
     atomic_bool constraint_failed; /* set before `reason` */
     atomic_bool stopped;           /* the reader found a stop string; set before `cancelled` */
@@ -64,6 +65,7 @@ struct completion {
     uint32_t max_tokens;
     uint32_t top_logprobs;
     struct sampling_params sampling;
+    struct token_rules rules;
     bool ignore_eos;
     bool use_prefix_cache;
     bool want_logprobs;

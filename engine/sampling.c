@@ -86,7 +86,8 @@ static void advance_matcher(const struct sampling *sampling, struct schedule_sam
     sample->forced_count =
         grammar_matcher_forced(matcher, sample->forced, min_u32(room, LIMIT_FORCED_TOKENS));
     for (uint32_t i = 0; i < sample->forced_count; i++) {
-        if (is_end_token(sampling, sample->forced[i]))
+        if (is_end_token(sampling, sample->forced[i]) ||
+            token_rules_stop(&completion->rules, sample->forced[i]))
             sample->forced_count = i; /* an end is sampled, under its mask */
     }
     if (sample->forced_count)
@@ -99,6 +100,8 @@ void sampling_draw(const struct sampling *sampling, struct schedule_sample *samp
 {
     const struct sequence *sequence = sample->sequence;
     const struct completion *completion = sequence->completion;
+    bool may_end = !completion->ignore_eos &&
+                   sequence->token_count - completion->prompt_count >= completion->rules.min_tokens;
     struct sampler_row row = {
         .logits = logits,
         .vocabulary = sampling->backend->vocabulary,
@@ -109,8 +112,9 @@ void sampling_draw(const struct sampling *sampling, struct schedule_sample *samp
         .choice = sequence->index,
         .top_logprobs = completion->top_logprobs,
         .want_logprob = completion->want_logprobs,
-        .banned = completion->ignore_eos ? sampling->end_tokens : NULL,
-        .banned_count = completion->ignore_eos ? sampling->end_token_count : 0,
+        .rules = &completion->rules,
+        .banned = may_end ? NULL : sampling->end_tokens,
+        .banned_count = may_end ? 0 : sampling->end_token_count,
         .allowed = allowed,
     };
     sample->ok = sampler_sample(&row, workspace, &sample->token);

@@ -15,6 +15,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/minmax.h"
 #include "base/utf8.h"
 #include "engine/constrain/grammar_cache.h"
 #include "sizing/plan.h"
@@ -486,6 +487,7 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     runtime->api.grammars = runtime->grammars;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
+    runtime->api.max_seqs = min_u32(settings->max_seqs, LIMIT_CHOICES);
     set_pooling(runtime, pooling);
     runtime->api.timeout_ns = settings->timeout_seconds * 1000000000ull;
     runtime->api.created_unix_s = clock_unix_s();

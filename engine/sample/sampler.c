@@ -18,6 +18,7 @@
 #include "engine/kernels/math.h"
 #include "engine/sample/philox.h"
 
+#include <math.h>
 #include <string.h>
 
 #define BUCKETS 2048u
@@ -273,6 +274,53 @@ static void apply_penalties(const struct sampler_row *row, uint32_t *counts)
     }
 }
 
+/* Not to be drawn. False when a NaN would be hidden. */
+static bool ban(const struct sampler_row *row, uint32_t token)
+{
+    if (token >= row->vocabulary)
+        return true;
+    if (__builtin_isnan(row->logits[token]))
+        return false;
+    row->logits[token] = -__builtin_inff();
+    return true;
+}
+
+/* Whether the generated tokens end with words[0..count). */
+static bool ends_with(const struct sampler_row *row, const uint32_t *words, uint32_t count)
+{
+    return row->token_count - row->prompt_count >= count &&
+           (count == 0 ||
+            memcmp(row->tokens + row->token_count - count, words, count * sizeof *words) == 0);
+}
+
+static void keep_only(const struct sampler_row *row, const uint32_t *allowed, uint32_t words)
+{
+    for (uint32_t token = 0; token < row->vocabulary; ++token) {
+        if (token / 32 >= words || !(allowed[token / 32] >> token % 32 & 1u))
+            row->logits[token] = -__builtin_inff();
+    }
+}
+
+/* False when a NaN would be hidden. */
+static bool apply_rules(const struct sampler_row *row)
+{
+    const struct token_rules *rules = row->rules;
+    bool good = true;
+    if (!rules)
+        return true;
+    if (row->token_count - row->prompt_count < rules->min_tokens)
+        for (uint32_t i = 0; i < rules->stop_count; i++)
+            good &= ban(row, rules->stop_tokens[i]);
+    for (uint32_t i = 0, first = 0; i < rules->bad_count; first = rules->bad_ends[i++]) {
+        uint32_t last = rules->bad_ends[i] - 1;
+        if (ends_with(row, rules->bad_tokens + first, last - first))
+            good &= ban(row, rules->bad_tokens[last]);
+    }
+    if (rules->allowed)
+        keep_only(row, rules->allowed, rules->allowed_words);
+    return good;
+}
+
 /* False when a NaN would be hidden. */
 static bool apply_bias_and_bans(const struct sampler_row *row)
 {
@@ -282,21 +330,63 @@ static bool apply_bias_and_bans(const struct sampler_row *row)
         if (token < row->vocabulary)
             row->logits[token] += params->logit_bias[i].bias;
     }
-    for (uint32_t i = 0; i < row->banned_count; i++) {
-        uint32_t token = row->banned[i];
-        if (token >= row->vocabulary)
+    bool good = true;
+    for (uint32_t i = 0; i < row->banned_count; i++)
+        good &= ban(row, row->banned[i]);
+    good &= apply_rules(row);
+    if (row->allowed)
+        keep_only(row, row->allowed, UINT32_MAX);
+    return good;
+}
+
+/* top_n_sigma; *smallest is that of what is left. */
+static void cut_by_sigma(const struct sampler_row *row, float largest, float *smallest)
+{
+    double sum = 0, squares = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < row->vocabulary; i++) {
+        if (!(row->logits[i] > -__builtin_inff()))
             continue;
-        if (__builtin_isnan(row->logits[token]))
-            return false;
-        row->logits[token] = -__builtin_inff();
+        double below = (double)largest - (double)row->logits[i];
+        sum += below;
+        squares += below * below;
+        count++;
     }
-    if (row->allowed) {
-        for (uint32_t token = 0; token < row->vocabulary; ++token) {
-            if (!(row->allowed[token / 32] >> token % 32 & 1u))
-                row->logits[token] = -__builtin_inff();
-        }
+    double mean = sum / count, variance = squares / count - mean * mean;
+    double cut = (double)row->params->top_n_sigma * sqrt(variance > 0 ? variance : 0);
+    for (uint32_t i = 0; i < row->vocabulary; i++) {
+        if ((double)largest - (double)row->logits[i] > cut)
+            row->logits[i] = -__builtin_inff();
     }
-    return true;
+    *smallest = *smallest > largest - (float)cut ? *smallest : largest - (float)cut;
+}
+
+/* typical_p at the temperature that `inverse` is one over. */
+static void cut_to_typical(const struct sampler_row *row, struct scratch *scratch, float largest,
+                           float inverse)
+{
+    uint32_t count = row->vocabulary;
+    fill_weights(row->logits, count, largest, inverse, scratch->weights);
+    double total = sum_weights(scratch->weights, count), entropy = 0;
+    double log_total = math_log_double(total); /* -ln p = ln total - z */
+    for (uint32_t i = 0; i < count; i++) {
+        double weight = (double)scratch->weights[i];
+        if (weight > 0)
+            entropy +=
+                weight / total * (log_total - (double)((row->logits[i] - largest) * inverse));
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        double surprise = log_total - (double)((row->logits[i] - largest) * inverse);
+        double away = surprise > entropy ? surprise - entropy : entropy - surprise;
+        scratch->items[i] = item_of(-(float)away, i);
+    }
+    sort_items(scratch->items, count);
+    double kept = 0, enough = (double)row->params->typical_p * total;
+    uint32_t end = 0, least = row->params->min_keep > 1 ? row->params->min_keep : 1;
+    for (; end < count && (end < least || kept < enough); end++)
+        kept += (double)scratch->weights[item_token(scratch->items[end])];
+    for (; end < count; end++)
+        row->logits[item_token(scratch->items[end])] = -__builtin_inff();
 }
 
 /* ---- Choosing. ---- */
@@ -329,8 +419,10 @@ static uint32_t draw_in_order(const struct sampling_params *params, const uint64
     double enough = (double)params->top_p * total;
     double kept = 0;
     uint32_t end = 0;
-    while (end < count && (end == 0 || (weights[end] >= params->min_p && weights[end] > 0.0f &&
-                                        (params->top_p >= 1.0f || kept < enough))))
+    while (end < count &&
+           (end == 0 || (weights[end] > 0.0f &&
+                         (end < params->min_keep || (weights[end] >= params->min_p &&
+                                                     (params->top_p >= 1.0f || kept < enough))))))
         kept += (double)weights[end++];
     double target = uniform * kept, sum = 0;
     for (uint32_t i = 0; i < end; i++) {
@@ -346,7 +438,8 @@ static uint32_t choose_of_top_k(const struct sampler_row *row, struct scratch *s
                                 float largest, float inverse, double uniform)
 {
     uint64_t *items = scratch->items;
-    uint32_t k = row->params->top_k;
+    bool cut = row->params->top_k > 0 && row->params->top_k < row->vocabulary;
+    uint32_t k = cut ? row->params->top_k : row->vocabulary;
     for (uint32_t i = 0; i < k; i++)
         items[i] = item_of(row->logits[i], i);
     for (uint32_t i = k / 2; i-- > 0;)
@@ -502,10 +595,17 @@ static bool choose(const struct sampler_row *row, struct scratch *scratch, uint3
     float largest, smallest;
     if (!find_range(row->logits, row->vocabulary, &largest, &smallest))
         return false;
+    if (params->top_n_sigma > 0)
+        cut_by_sigma(row, largest, &smallest);
     float inverse = 1.0f / (params->temperature < 1e30f ? params->temperature : 1e30f);
+    if (params->typical_p > 0.0f && params->typical_p < 1.0f) {
+        cut_to_typical(row, scratch, largest, inverse);
+        if (!find_range(row->logits, row->vocabulary, &largest, &smallest))
+            return false;
+    }
     double uniform =
         philox_uniform(params->seed, row->choice, row->token_count - row->prompt_count, 0);
-    if (params->top_k > 0 && params->top_k < row->vocabulary)
+    if ((params->top_k > 0 && params->top_k < row->vocabulary) || params->min_keep > 1)
         *token = choose_of_top_k(row, scratch, largest, inverse, uniform);
     else
         *token = choose_of_all(row, scratch, largest, smallest, inverse, uniform);

@@ -1,7 +1,7 @@
 /*
  * From samples to output tokens and ends. A sequence ends for one of these reasons: an end token
- * (which is not an output token), its token limit, a cancel, a deadline, or a sample that could not
- * be drawn.
+ * (which is not an output token), a stop token of the request's, its token limit, a cancel, a
+ * deadline, or a sample that could not be drawn.
  *
  * Times are observed here and nowhere else in the scheduler, all of them from the `now_ns` of the
  * caller: there is no clock. A completion that was cancelled before its first token measures
@@ -152,12 +152,19 @@ void results_apply_sample(struct results *results, const struct schedule_sample 
         results_end_running(results, sequence, FINISH_STOP, now_ns);
         return;
     }
+    bool stopped = token_rules_stop(&completion->rules, sample->token.token);
+    if (stopped)
+        sequence->record->stop_token = sample->token.token;
+    if (stopped && !completion->rules.keep_stop) {
+        results_end_running(results, sequence, FINISH_STOP, now_ns);
+        return;
+    }
     push_tokens(results, sequence, sample);
     sequence->sampled_count++;
     if (sequence->state == SEQUENCE_PREFILL)
         fair_queue_end_prefill(results->slots->queue, completion);
     sequence->state = SEQUENCE_DECODE;
-    if (sample->is_complete)
+    if (sample->is_complete || stopped)
         results_end_running(results, sequence, FINISH_STOP, now_ns);
     else if (sequence->token_count == completion->token_limit)
         results_end_running(results, sequence, FINISH_LENGTH, now_ns);

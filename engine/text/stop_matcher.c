@@ -11,11 +11,11 @@
 #include <string.h>
 
 void stop_matcher_init(struct stop_matcher *matcher, const char *const *stops,
-                       const size_t *lengths, unsigned count)
+                       const size_t *lengths, unsigned count, bool keep)
 {
     for (unsigned i = 0; i < count; i++)
         CHECK(lengths[i] > 0);
-    *matcher = (struct stop_matcher){.stops = stops, .lengths = lengths, .count = count};
+    *matcher = (struct stop_matcher){.stops = stops, .lengths = lengths, .count = count, .keep = keep};
     buffer_init(&matcher->held, 0);
 }
 
@@ -82,7 +82,8 @@ bool stop_matcher_push(struct stop_matcher *matcher, const char *text, size_t le
     if (held->length > 0 &&
         find_stop(matcher, held->data, held->length, &at, &matcher->matched_index)) {
         matcher->matched = true;
-        buffer_append(out, held->data, at);
+        size_t stop = matcher->keep ? matcher->lengths[matcher->matched_index] : 0;
+        buffer_append(out, held->data, at + stop);
         buffer_clear(held);
         return true;
     }

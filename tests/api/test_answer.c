@@ -235,7 +235,9 @@ static void get_both(enum answer_kind kind, const char *fields, struct content *
     get(kind, fields, true, &stream);
     ck_assert_uint_eq(whole->choice_count, stream.choice_count);
     for (unsigned i = 0; i < whole->choice_count; i++) {
-        ck_assert_uint_eq(whole->text[i].length, stream.text[i].length);
+        ck_assert_msg(whole->text[i].length == stream.text[i].length, "%s: %.*s, streamed %.*s",
+                      fields, (int)whole->text[i].length, whole->text[i].data,
+                      (int)stream.text[i].length, stream.text[i].data);
         if (whole->text[i].length)
             ck_assert_str_eq(whole->text[i].data, stream.text[i].data);
         ck_assert_uint_eq(whole->logprobs[i].length, stream.logprobs[i].length);
@@ -306,7 +308,8 @@ START_TEST(stop_strings)
     struct reply reply;
     fixture_request(&fixture, ANSWER_COMPLETION,
                     "{\"prompt\":\"d\",\"stop\":[\"DEFGHIJ\"],\"stream\":true}", &reply);
-    ck_assert_ptr_null(strstr(reply.body.data, "DEF"));
+    ck_assert_ptr_null(strstr(reply.body.data, "\"text\":\"D")); /* stop_reason names it */
+    ck_assert_ptr_nonnull(strstr(reply.body.data, "\"stop_reason\":\"DEFGHIJ\""));
     reply_deinit(&reply);
     /* Control tokens end by id or print nothing; stops are over text. */
     static const uint32_t controls[] = {'a', TOKEN_BOS, 'b', TOKEN_IM_START, 'c'};
@@ -341,6 +344,45 @@ START_TEST(lengths)
     ck_assert_str_eq(content.finish[0], "length");
     ck_assert(content.completion_tokens == 5);
     content_deinit(&content);
+}
+END_TEST
+
+/* Which tokens end an answer, and which do not. */
+START_TEST(token_rules)
+{
+    fixture_script_text(&fixture, "l", "abcdef");
+    expect("\"prompt\":\"l\",\"stop_token_ids\":[100]", "abc", "stop", 3); /* d */
+    expect("\"prompt\":\"l\",\"stop_token_ids\":[100],\"include_stop_str_in_output\":true", "abcd",
+           "stop", 4);
+    expect("\"prompt\":\"l\",\"stop\":[\"cd\",\"\"],\"include_stop_str_in_output\":true", "abcd",
+           "stop", 4);
+    expect("\"prompt\":\"l\",\"stop\":\"\"", "abcdef", "stop", 6);
+    /* a stop string that is complete before min_tokens ends nothing */
+    expect("\"prompt\":\"l\",\"stop\":[\"b\",\"e\"],\"min_tokens\":4", "abcd", "stop", 5);
+    struct reply reply;
+    fixture_request(&fixture, ANSWER_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
+                    &reply);
+    reply_deinit(&reply);
+    fixture_request(&fixture, ANSWER_COMPLETION, "{\"prompt\":\"l\",\"stop_token_ids\":[100]}",
+                    &reply);
+    ck_assert_ptr_nonnull(strstr(reply.body.data, "\"stop_reason\":100"));
+    reply_deinit(&reply);
+    fixture_request(&fixture, ANSWER_COMPLETION,
+                    "{\"prompt\":\"l\",\"stream\":true,\"stream_options\":{\"include_usage\":true,"
+                    "\"continuous_usage_stats\":true}}",
+                    &reply);
+    ck_assert_ptr_null(strstr(reply.body.data, "\"usage\":null"));
+    ck_assert_ptr_nonnull(strstr(reply.body.data, "\"finish_reason\":\"stop\"}],\"usage\":{"));
+    reply_deinit(&reply);
+    static const uint32_t controls[] = {'a', TOKEN_IM_START, 'b'};
+    fixture_script(&fixture, "k", controls, 3);
+    expect("\"prompt\":\"k\",\"skip_special_tokens\":false", "a<|im_start|>b", "stop", 3);
+    fixture_script_text(&fixture, "ql", "zz");
+    expect("\"prompt\":\"xyzql\",\"truncate_prompt_tokens\":3", "zz", "stop", 2);
+    expect("\"prompt\":\"lxyz\",\"truncate_prompt_tokens\":2,\"truncation_side\":\"right\"",
+           "abcdef", "stop", 6);
+    expect("\"prompt\":\"l\",\"n_predict\":2", "ab", "length", 2);
+    expect("\"prompt\":\"l\",\"max_tokens\":-1", "abcdef", "stop", 6);
 }
 END_TEST
 
@@ -936,6 +978,7 @@ int main(void)
     tcase_add_test(tests, split_characters);
     tcase_add_test(tests, stop_strings);
     tcase_add_test(tests, lengths);
+    tcase_add_test(tests, token_rules);
     tcase_add_test(tests, context_edge);
     tcase_add_test(tests, prompts_and_choices);
     tcase_add_test(tests, random_choices);

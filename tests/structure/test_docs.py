@@ -7,6 +7,8 @@ import subprocess
 import pytest
 import yaml
 
+import fields
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -37,6 +39,10 @@ def test_the_limits_table_is_the_header():
     assert len(header) > 20
     table = dict(re.findall(r"^\| `(LIMIT_\w+)` \| ([^|]+?) \|", read("docs/ARCHITECTURE.md"), re.M))
     assert table == header
+
+
+def test_the_table_of_fields_is_the_code():
+    assert fields.page_with_table() == read("docs/api.md"), "stale: python tests/structure/fields.py --write"
 
 
 def help_text(command):

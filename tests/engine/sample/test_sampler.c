@@ -44,7 +44,7 @@ static float random_logit(double spread)
 }
 
 static const struct sampling_params neutral = {
-    .temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 42};
+    .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 42};
 
 static void *new_workspace(uint32_t vocabulary)
 {
@@ -93,9 +93,64 @@ static int naive_compare(const void *a, const void *b)
     return left < right ? -1 : 1;
 }
 
-static void naive_cut(const float *logits, uint32_t vocabulary,
-                      const struct sampling_params *params, struct naive *out)
+static double naive_away[V_MAX];
+
+static int naive_compare_away(const void *a, const void *b)
 {
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    if (naive_away[left] != naive_away[right])
+        return naive_away[left] < naive_away[right] ? -1 : 1;
+    return left < right ? -1 : 1;
+}
+
+/* What top_n_sigma and typical_p leave of the logits; the rest is -inf. By their definitions. */
+static void naive_reduce(const float *logits, uint32_t vocabulary,
+                         const struct sampling_params *params, float *left, double *margin)
+{
+    double largest = -INFINITY, mean = 0, variance = 0, total = 0, entropy = 0;
+    memcpy(left, logits, vocabulary * sizeof *left);
+    for (uint32_t i = 0; i < vocabulary; i++) {
+        largest = fmax(largest, (double)logits[i]);
+        mean += (double)logits[i] / vocabulary;
+    }
+    for (uint32_t i = 0; i < vocabulary; i++)
+        variance += ((double)logits[i] - mean) * ((double)logits[i] - mean) / vocabulary;
+    double cut = largest - (double)params->top_n_sigma * sqrt(variance);
+    for (uint32_t i = 0; i < vocabulary && params->top_n_sigma > 0; i++) {
+        *margin = fmin(*margin, fabs((double)logits[i] - cut));
+        left[i] = (double)logits[i] >= cut ? logits[i] : -INFINITY;
+    }
+    if (params->typical_p >= 1)
+        return;
+    static double p[V_MAX];
+    static uint32_t order[V_MAX];
+    for (uint32_t i = 0; i < vocabulary; i++)
+        total += p[i] = exp(((double)left[i] - largest) / (double)params->temperature);
+    for (uint32_t i = 0; i < vocabulary; i++)
+        entropy -= (p[i] /= total) > 0 ? p[i] * log(p[i]) : 0;
+    for (uint32_t i = 0; i < vocabulary; i++) {
+        order[i] = i;
+        naive_away[i] = fabs(-log(p[i]) - entropy);
+    }
+    qsort(order, vocabulary, sizeof *order, naive_compare_away);
+    double sum = 0;
+    uint32_t kept = 0, least = params->min_keep > 1 ? params->min_keep : 1;
+    for (; kept < vocabulary && (kept < least || sum < (double)params->typical_p); kept++) {
+        sum += p[order[kept]];
+        *margin = fmin(*margin, fabs(sum - (double)params->typical_p));
+    }
+    if (kept < vocabulary && naive_away[order[kept]] < INFINITY)
+        *margin = fmin(*margin, naive_away[order[kept]] - naive_away[order[kept - 1]]);
+    for (; kept < vocabulary; kept++)
+        left[order[kept]] = -INFINITY;
+}
+
+static void naive_cut(const float *all, uint32_t vocabulary, const struct sampling_params *params,
+                      struct naive *out)
+{
+    static float logits[V_MAX];
+    double margin = 1;
+    naive_reduce(all, vocabulary, params, logits, &margin);
     for (uint32_t i = 0; i < vocabulary; i++)
         out->order[i] = i;
     naive_logits = logits;
@@ -112,8 +167,15 @@ static void naive_cut(const float *logits, uint32_t vocabulary,
     }
     out->kept = 0;
     out->sum = 0;
-    out->margin = 1;
+    out->margin = margin;
     for (uint32_t i = 0; i < count; i++) {
+        if (i > 0 && out->weight[i] <= 0)
+            break;
+        if (i > 0 && i < params->min_keep) {
+            out->sum += out->weight[i];
+            out->kept = i + 1;
+            continue;
+        }
         if (params->top_p < 1) {
             double distance = fabs(out->sum / total - (double)params->top_p);
             out->margin = fmin(out->margin, i > 0 ? distance : 1);
@@ -159,6 +221,12 @@ static void random_params(struct sampling_params *params)
     params->top_k = top_ks[random_u32() % 9];
     params->top_p = top_ps[random_u32() % 9];
     params->min_p = min_ps[random_u32() % 7];
+    static const float typical_ps[] = {1, 1, 1, 0.2f, 0.9f};
+    static const float sigmas[] = {0, 0, -1, 0.5f, 2};
+    static const uint32_t min_keeps[] = {0, 0, 1, 3, 300};
+    params->typical_p = typical_ps[random_u32() % 5];
+    params->top_n_sigma = sigmas[random_u32() % 5];
+    params->min_keep = min_keeps[random_u32() % 5];
     params->seed = (uint64_t)random_u32() << 32 | random_u32();
 }
 
@@ -439,6 +507,52 @@ START_TEST(test_bans_and_extreme_bias)
 END_TEST
 
 /* B31: every combination of extreme values gives a token. */
+/* Stop tokens before min_tokens, ends of bad words, what is not allowed: never drawn. */
+START_TEST(test_token_rules)
+{
+    enum { V = 64 };
+    static const uint32_t stops[] = {60, 3}, bad[] = {7, 1, 2, 9, 2}, ends[] = {1, 3, 5},
+                          allowed[] = {0x0000ffffu, 0x80000000u};
+    const struct token_rules rules = {.min_tokens = 3,
+                                      .stop_tokens = stops,
+                                      .stop_count = 2,
+                                      .bad_tokens = bad,
+                                      .bad_ends = ends,
+                                      .bad_count = 3,
+                                      .allowed = allowed,
+                                      .allowed_words = 2};
+    struct sampling_params params = neutral;
+    void *workspace = new_workspace(V);
+    for (int round = 0; round < 4000; round++) {
+        float logits[V];
+        uint32_t tokens[6], generated = random_u32() % 5;
+        bool seen[V] = {false};
+        for (uint32_t i = 0; i < V; i++)
+            logits[i] = random_logit(3);
+        for (uint32_t i = 0; i < 6; i++)
+            tokens[i] = random_u32() % 3 == 0 ? 9 : 1;
+        struct sampler_row row = {.logits = logits,
+                                  .vocabulary = V,
+                                  .params = &params,
+                                  .tokens = tokens,
+                                  .token_count = 1 + generated,
+                                  .prompt_count = 1,
+                                  .rules = &rules};
+        struct sampled_token out;
+        params.seed = (uint64_t)round;
+        ck_assert(sampler_sample(&row, workspace, &out));
+        uint32_t last = generated ? tokens[generated] : 0;
+        for (uint32_t i = 0; i < V; i++)
+            seen[i] = i < 16 || i == 63;
+        seen[7] = false;
+        seen[3] = generated >= 3;
+        seen[2] = last != 1 && last != 9;
+        ck_assert_msg(seen[out.token], "%u behind %u, %u generated", out.token, last, generated);
+    }
+    free(workspace);
+}
+END_TEST
+
 START_TEST(test_extreme_parameters)
 {
     static float logits[300];
@@ -651,6 +765,7 @@ int main(void)
     tcase_add_test(tests, test_greedy);
     tcase_add_test(tests, test_bad_logits);
     tcase_add_test(tests, test_bans_and_extreme_bias);
+    tcase_add_test(tests, test_token_rules);
     tcase_add_test(tests, test_extreme_parameters);
     tcase_add_test(tests, test_penalties);
     tcase_add_test(tests, test_logprobs);

@@ -144,7 +144,7 @@ static void assert_stops(const char *const *stop_texts, const char *const *piece
     struct buffer out;
     buffer_init(&out, 0);
     buffer_append_text(&out, "");
-    stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count);
+    stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count, false);
     for (; *pieces; pieces++) {
         bool now = stop_matcher_push(&matcher, *pieces, strlen(*pieces), &out);
         ck_assert(now == matcher.matched);
@@ -185,7 +185,7 @@ START_TEST(test_which_stop_matched)
     struct stop_matcher matcher;
     struct buffer out;
     buffer_init(&out, 0);
-    stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count);
+    stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count, false);
     ck_assert(!stop_matcher_push(&matcher, "zero tw", 7, &out));
     ck_assert(stop_matcher_push(&matcher, "o one", 5, &out));
     ck_assert_uint_eq(matcher.matched_index, 1);
@@ -235,7 +235,7 @@ START_TEST(test_stops_like_naive_ones)
         struct stop_matcher matcher;
         struct buffer out;
         buffer_init(&out, 0);
-        stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count);
+        stop_matcher_init(&matcher, stops.texts, stops.lengths, stops.count, false);
         for (size_t at = 0; at < length;) {
             size_t size = 1 + random_below((uint32_t)(length - at < 6 ? length - at : 6));
             stop_matcher_push(&matcher, text + at, size, &out);
