@@ -399,11 +399,11 @@ def test_bearer_keys(tmp_path):
 
 
 @pytest.mark.parametrize("fields, param", [
-    ({"temperature": 9}, "temperature"),
+    ({"temperature": -9}, "temperature"),
     ({"top_p": -0.5}, "top_p"),
-    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"),
     ({"n": 1000}, "n"),
-    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    ({"stop": ["a"] * 33}, "stop"),
     ({"logit_bias": {"0": 101}}, "logit_bias"),
     ({"logprobs": 50}, "logprobs"),
     ({"suffix": "the end"}, "suffix"),
