@@ -15,7 +15,8 @@ void stop_matcher_init(struct stop_matcher *matcher, const char *const *stops,
 {
     for (unsigned i = 0; i < count; i++)
         CHECK(lengths[i] > 0);
-    *matcher = (struct stop_matcher){.stops = stops, .lengths = lengths, .count = count, .keep = keep};
+    *matcher =
+        (struct stop_matcher){.stops = stops, .lengths = lengths, .count = count, .keep = keep};
     buffer_init(&matcher->held, 0);
 }
 
