@@ -65,6 +65,8 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
     uint32_t choices = prompts * n, shown = prompts * request->shown_count;
     uint64_t bytes = sizeof *answer + choices * sizeof *answer->choices +
                      shown * sizeof *answer->shown + prompts * sizeof(void *);
+    if (request_parses(request)) /* what parsers hold back, and what they make of it */
+        bytes += choices * 8ull * LIMIT_CALL_HEAD_BYTES;
     enum status status = request_take(answer->context, request, bytes, error);
     if (status != STATUS_OK)
         return status;
@@ -79,7 +81,7 @@ static enum status prepare(struct answer *answer, void (*wake)(void *), void *wa
         struct answer_choice *choice = &answer->choices[i];
         choice->prompt = i / n;
         choice->choice = i % n;
-        answer_text_init(&choice->text, request);
+        answer_text_init(&choice->text, request, (struct output_sink){answer_drop_event, NULL});
         text_offsets_init(&choice->offsets);
     }
     for (uint32_t i = 0; i < answer->shown_count; i++) /* unless the best are chosen later */
@@ -207,8 +209,8 @@ void answer_close(struct answer *answer)
         return;
     for (uint32_t i = 0; answer->completions && i < answer->request.prompt_count; i++)
         completion_release(answer->completions[i]);
-    for (uint32_t i = 0; i < answer->choice_count; i++)
-        stop_matcher_deinit(&answer->choices[i].text.matcher);
+    for (uint32_t i = 0; answer->choices && i < answer->choice_count; i++)
+        answer_text_deinit(&answer->choices[i].text);
     free(answer->completions);
     free(answer->choices);
     free(answer->shown);

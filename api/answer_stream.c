@@ -40,7 +40,9 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
                            role ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
         if (!role && !last)
             buffer_append_text(out, "\"content\":");
-        if (role || !last)
+        if (role && request_parses(&answer->request))
+            buffer_append_text(out, "null");
+        else if (role || !last)
             json_write_string(out, text, length);
         buffer_append_text(out, "},");
     } else {
@@ -52,6 +54,53 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
     struct answer_end end = last ? answer_end_of(answer, choice) : (struct answer_end){0};
     struct answer_usage usage = answer_usage(answer);
     answer_write_finish(&end, out);
+    answer_write_chunk_tail(&answer->head, answer->request.usage_in_every_chunk ? &usage : NULL,
+                            out);
+    buffer_append_text(out, "\n\n");
+}
+
+/* The events of one delta, each an event of the stream; the first one has the log-probabilities. */
+struct delta_writer {
+    struct answer *answer;
+    struct answer_choice *choice;
+    uint32_t first;
+    struct buffer *out;
+};
+
+static void write_output_event(void *arg, const struct output_event *event)
+{
+    struct delta_writer *writer = arg;
+    struct answer *answer = writer->answer;
+    struct buffer *out = writer->out;
+    uint32_t index = (uint32_t)(writer->choice - answer->choices);
+    if (event->kind == OUTPUT_CALL_END)
+        return;
+    buffer_append_text(out, "data: ");
+    answer_write_head(&answer->head, out);
+    buffer_appendf(out, "{\"index\":%u,\"delta\":{", index);
+    if (event->kind == OUTPUT_CONTENT) {
+        buffer_append_text(out, "\"content\":");
+        json_write_string(out, event->text, event->length);
+    } else if (event->kind == OUTPUT_REASONING) {
+        answer_write_reasoning(event->text, event->length, out);
+    } else {
+        buffer_appendf(out, "\"tool_calls\":[{\"index\":%u,", event->call);
+        if (event->kind == OUTPUT_CALL) {
+            answer_write_call_id(&answer->head, &answer->request, index, event->call, out);
+            buffer_append_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
+            json_write_string(out, event->text, event->length);
+            buffer_append_text(out, ",\"arguments\":\"\"}}]");
+        } else {
+            buffer_append_text(out, "\"function\":{\"arguments\":");
+            json_write_string(out, event->text, event->length);
+            buffer_append_text(out, "}}]");
+        }
+    }
+    buffer_append_text(out, "},");
+    write_event_logprobs(answer, writer->choice, writer->first, out);
+    writer->first = writer->choice->text.next;
+    struct answer_usage usage = answer_usage(answer);
+    answer_write_finish(&(struct answer_end){0}, out);
     answer_write_chunk_tail(&answer->head, answer->request.usage_in_every_chunk ? &usage : NULL,
                             out);
     buffer_append_text(out, "\n\n");
@@ -79,9 +128,10 @@ static void write_delta(struct answer *answer, struct answer_choice *choice, uin
                         struct buffer *out)
 {
     bool logprobs = answer->request.want_logprobs && choice->text.next > first;
-    if (answer->delta.length > 0 || logprobs)
-        write_event(answer, choice, answer->delta.data ? answer->delta.data : "",
-                    answer->delta.length, first, false, false, out);
+    bool text = !request_parses(&answer->request) && answer->delta.length > 0;
+    if (text || logprobs)
+        write_event(answer, choice, text ? answer->delta.data : "", text ? answer->delta.length : 0,
+                    first, false, false, out);
     if (choice->finish) {
         write_event(answer, choice, "", 0, choice->text.next, false, true, out);
         choice->ended = true;
@@ -111,9 +161,12 @@ static enum status stream_choice(struct answer *answer, struct answer_choice *ch
             continue;
         }
         buffer_clear(&answer->delta);
+        struct delta_writer writer = {answer, choice, first, out};
+        choice->text.parser.sink = (struct output_sink){write_output_event, &writer};
         enum status status = answer_advance(answer, choice, &answer->delta);
         if (status != STATUS_OK) /* no stop string comes any more: what was held back is text */
-            stop_matcher_finish(&choice->text.matcher, &answer->delta);
+            answer_text_flush(answer, &choice->text, &answer->delta);
+        first = writer.first;
         write_delta(answer, choice, first, out);
         if (status != STATUS_OK)
             return status;
@@ -130,7 +183,9 @@ static void write_rest(struct answer *answer, struct answer_choice *choice, size
         answer_is_ready(answer, choice))
         return;
     buffer_clear(&answer->delta);
-    stop_matcher_finish(&choice->text.matcher, &answer->delta);
+    struct delta_writer writer = {answer, choice, choice->text.next, out};
+    choice->text.parser.sink = (struct output_sink){write_output_event, &writer};
+    answer_text_flush(answer, &choice->text, &answer->delta);
     write_delta(answer, choice, choice->text.next, out);
 }
 

@@ -1,12 +1,49 @@
 /* What streams and whole answers share: from the engine's tokens to text. See answer_text.h. */
 #include "api/answer_text.h"
 
-void answer_text_init(struct text_state *state, const struct request *request)
+#include <string.h>
+
+void answer_text_init(struct text_state *state, const struct request *request,
+                      struct output_sink sink)
 {
     detokenizer_init(&state->detokenizer);
     stop_matcher_init(&state->matcher, (const char *const *)request->stops, request->stop_lengths,
                       request->stop_count, request->include_stop);
     state->next = 0;
+    state->reasoning_tokens = 0;
+    output_parser_init(&state->parser, &request->parsing, sink);
+}
+
+void answer_drop_event(void *arg, const struct output_event *event)
+{
+    (void)arg;
+    (void)event;
+}
+
+void answer_text_deinit(struct text_state *state)
+{
+    stop_matcher_deinit(&state->matcher);
+    output_parser_deinit(&state->parser);
+}
+
+/* Hand what was appended to `out` since it had `before` bytes to the parser. */
+static void parse(struct answer *answer, struct text_state *state, const struct buffer *out,
+                  size_t before, bool end)
+{
+    if (!request_parses(&answer->request))
+        return;
+    bool done = out->length == before ||
+                output_parser_push(&state->parser, out->data + before, out->length - before);
+    if (done && end)
+        done = output_parser_end(&state->parser);
+    answer->delta.failed |= !done;
+}
+
+void answer_text_flush(struct answer *answer, struct text_state *state, struct buffer *out)
+{
+    size_t before = out->length;
+    stop_matcher_finish(&state->matcher, out);
+    parse(answer, state, out, before, true);
 }
 
 struct completion *answer_completion(const struct answer *answer,
@@ -24,27 +61,40 @@ bool answer_push_token(struct answer *answer, struct text_state *state, uint32_t
     bool special = !request->skip_special && tokenizer_is_control(tokenizer, token);
     const char *bytes = special ? tokenizer_text(tokenizer, token, &length)
                                 : tokenizer_piece(tokenizer, token, &length);
+    if (length == 0 && request_parses(request)) { /* a mark may be a control token */
+        size_t size;
+        const char *mark = tokenizer_text(tokenizer, token, &size);
+        if (output_parser_wants(&request->parsing, mark, size)) {
+            bytes = mark;
+            length = size;
+        }
+    }
     state->next++;
     buffer_clear(&answer->piece);
     detokenizer_push(&state->detokenizer, bytes, length, &answer->piece);
-    if (answer->piece.length == 0)
-        return false;
-    if (state->next < request->rules.min_tokens) { /* no stop string ends it yet */
-        buffer_append(out, answer->piece.data, answer->piece.length);
-        return false;
-    }
-    return stop_matcher_push(&state->matcher, answer->piece.data, answer->piece.length, out);
+    bool stopped = false;
+    size_t before = out->length;
+    if (answer->piece.length > 0 && state->next < request->rules.min_tokens)
+        buffer_append(out, answer->piece.data, answer->piece.length); /* no stop string yet */
+    else if (answer->piece.length > 0)
+        stopped = stop_matcher_push(&state->matcher, answer->piece.data, answer->piece.length, out);
+    parse(answer, state, out, before, stopped);
+    state->reasoning_tokens += output_parser_in_reasoning(&state->parser);
+    return stopped || output_parser_is_done(&state->parser);
 }
 
 bool answer_push_end(struct answer *answer, struct text_state *state, struct buffer *out)
 {
+    size_t before = out->length;
+    bool stopped = false;
     buffer_clear(&answer->piece);
     detokenizer_finish(&state->detokenizer, &answer->piece);
-    if (answer->piece.length > 0 &&
-        stop_matcher_push(&state->matcher, answer->piece.data, answer->piece.length, out))
-        return true;
-    stop_matcher_finish(&state->matcher, out);
-    return false;
+    if (answer->piece.length > 0)
+        stopped = stop_matcher_push(&state->matcher, answer->piece.data, answer->piece.length, out);
+    if (!stopped)
+        stop_matcher_finish(&state->matcher, out);
+    parse(answer, state, out, before, true);
+    return stopped;
 }
 
 static bool constraint_has_failed(const struct answer *answer)
@@ -116,6 +166,7 @@ enum status answer_advance(struct answer *answer, struct answer_choice *choice, 
     while (taken < count && taken < EVENT_TOKENS_MAX && out->length < EVENT_TEXT_BYTES && !stopped)
         stopped = answer_push_token(answer, state, tokens[taken++].token, out);
     choice->token_count = state->next;
+    choice->reasoning_tokens = state->reasoning_tokens;
     if (stopped) {
         choice->finish = "stop";
         completion_stop_choice(completion, choice->choice);
@@ -135,8 +186,9 @@ struct answer_end answer_end_of(const struct answer *answer, const struct answer
 {
     const struct stop_matcher *matcher = &choice->text.matcher;
     struct completion *completion = answer_completion(answer, choice);
+    bool calls = choice->finish && choice->text.parser.calls > 0;
     return (struct answer_end){
-        .finish = choice->finish,
+        .finish = calls && strcmp(choice->finish, "stop") == 0 ? "tool_calls" : choice->finish,
         .timed_out = choice->timed_out,
         .stop = matcher->matched ? answer->request.stops[matcher->matched_index] : NULL,
         .stop_token = choice->finish && completion
@@ -153,8 +205,11 @@ struct answer_usage answer_usage(const struct answer *answer)
         if (answer->completions && answer->completions[i])
             usage.cached_tokens += completion_cached_count(answer->completions[i]);
     }
-    for (uint32_t i = 0; i < answer->choice_count; i++)
+    for (uint32_t i = 0; i < answer->choice_count; i++) {
         usage.completion_tokens += answer->choices[i].token_count;
+        usage.reasoning_tokens += answer->choices[i].reasoning_tokens;
+    }
+    usage.show_reasoning = answer->request.parsing.reasoning;
     return usage;
 }
 

@@ -20,7 +20,9 @@
 struct text_state {
     struct detokenizer detokenizer;
     struct stop_matcher matcher;
-    uint32_t next; /* token */
+    uint32_t next;               /* token */
+    struct output_parser parser; /* where the request parses; its sink is the reader's */
+    uint32_t reasoning_tokens;
 };
 
 struct answer_choice {
@@ -31,6 +33,7 @@ struct answer_choice {
     const char *finish;   /* "stop" or "length"; NULL: going on */
     bool timed_out;       /* "length", since there was no more time */
     uint32_t token_count; /* counted in usage */
+    uint32_t reasoning_tokens;
     size_t echo_sent;
     bool started; /* stream: its first event was written */
     bool ended;   /* stream: its last event was written */
@@ -46,6 +49,9 @@ enum write_step {
     STEP_CLOSE,
     STEP_TAIL
 };
+
+/* What one reading of a choice's text writes: all of it, or what its events are, by kind. */
+enum write_part { WRITE_TEXT, WRITE_REASONING, WRITE_REASONING_2, WRITE_CONTENT, WRITE_CALLS };
 
 struct answer {
     const struct api_context *context;
@@ -66,12 +72,22 @@ struct answer {
     /* writing a whole answer */
     enum write_step step;
     uint32_t write_choice;
+    enum write_part writing;
+    struct buffer *writing_to;
+    bool wrote_part;
     enum logprob_pass pass;
     uint32_t pass_next;
     float *scores; /* [prompt_count] of a ranking, whose order is `shown`; NULL: not there yet */
 };
 
-void answer_text_init(struct text_state *state, const struct request *request);
+/* `sink`: of the parser's events, where the request parses. */
+void answer_text_init(struct text_state *state, const struct request *request,
+                      struct output_sink sink);
+void answer_text_deinit(struct text_state *state);
+/* No more tokens come: what was held back for a stop string, and by the parser. */
+void answer_text_flush(struct answer *answer, struct text_state *state, struct buffer *out);
+/* A sink that takes no notice. */
+void answer_drop_event(void *arg, const struct output_event *event);
 /* NULL: nothing is generated. */
 struct completion *answer_completion(const struct answer *answer,
                                      const struct answer_choice *choice);

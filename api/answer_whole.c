@@ -73,13 +73,15 @@ static bool write_text_piece(struct answer *answer, struct answer_choice *choice
     uint32_t left = choice->token_count - state->next;
     count = min_u32(count, left);
     buffer_clear(&answer->delta);
+    answer->writing_to = out;
     bool stopped = false;
     for (uint32_t i = 0; i < count && answer->delta.length < EVENT_TEXT_BYTES && !stopped; i++)
         stopped = answer_push_token(answer, state, tokens[i].token, &answer->delta);
     bool done = stopped || state->next == choice->token_count;
     if (done && !stopped)
         answer_push_end(answer, state, &answer->delta);
-    json_write_escaped(out, answer->delta.data ? answer->delta.data : "", answer->delta.length);
+    if (answer->writing == WRITE_TEXT)
+        json_write_escaped(out, answer->delta.data ? answer->delta.data : "", answer->delta.length);
     return done;
 }
 
@@ -89,15 +91,74 @@ static struct answer_choice *shown_choice(const struct answer *answer)
     return &answer->choices[answer->shown[answer->write_choice]];
 }
 
+/* Writes what one reading of a choice's text is for; see enum write_part. */
+static void take_event(void *arg, const struct output_event *event)
+{
+    struct answer *answer = arg;
+    struct buffer *out = answer->writing_to;
+    enum write_part part = answer->writing;
+    if (event->kind == OUTPUT_REASONING && (part == WRITE_REASONING || part == WRITE_REASONING_2)) {
+        const char *name = part == WRITE_REASONING ? "reasoning_content" : "reasoning";
+        if (!answer->wrote_part)
+            buffer_appendf(out, ",\"%s\":\"", name);
+        json_write_escaped(out, event->text, event->length);
+        answer->wrote_part = true;
+    } else if (event->kind == OUTPUT_CONTENT && part == WRITE_CONTENT) {
+        if (!answer->wrote_part)
+            buffer_append_text(out, ",\"content\":\"");
+        json_write_escaped(out, event->text, event->length);
+        answer->wrote_part = true;
+    } else if (event->kind == OUTPUT_CALL && part == WRITE_CALLS) {
+        buffer_append_text(out, answer->wrote_part ? ",{" : ",\"tool_calls\":[{");
+        answer_write_call_id(&answer->head, &answer->request, answer->shown[answer->write_choice],
+                             event->call, out);
+        buffer_append_text(out, ",\"type\":\"function\",\"function\":{\"name\":");
+        json_write_string(out, event->text, event->length);
+        buffer_append_text(out, ",\"arguments\":\"");
+        answer->wrote_part = true;
+    } else if (event->kind == OUTPUT_ARGUMENTS && part == WRITE_CALLS) {
+        json_write_escaped(out, event->text, event->length);
+    } else if (event->kind == OUTPUT_CALL_END && part == WRITE_CALLS) {
+        buffer_append_text(out, "\"}}");
+    }
+}
+
+/* The choice's text from its first token again. */
+static void begin_pass(struct answer *answer, struct answer_choice *choice)
+{
+    answer_text_deinit(&choice->text);
+    answer_text_init(&choice->text, &answer->request, (struct output_sink){take_event, answer});
+    answer->wrote_part = false;
+}
+
+/* Behind one reading; true behind the last. */
+static bool end_pass(struct answer *answer, struct answer_choice *choice, struct buffer *out)
+{
+    if (answer->writing == WRITE_TEXT)
+        return true;
+    if (answer->wrote_part)
+        buffer_append_text(out, answer->writing == WRITE_CALLS ? "]" : "\"");
+    else if (answer->writing == WRITE_CONTENT)
+        buffer_append_text(out, choice->text.parser.calls > 0 ? ",\"content\":null"
+                                                              : ",\"content\":\"\"");
+    if (answer->writing == WRITE_CALLS)
+        return true;
+    answer->writing++;
+    begin_pass(answer, choice);
+    return false;
+}
+
 static void write_open(struct answer *answer, struct buffer *out)
 {
     struct answer_choice *choice = shown_choice(answer);
-    stop_matcher_deinit(&choice->text.matcher);
-    answer_text_init(&choice->text, &answer->request); /* from the first token again */
+    begin_pass(answer, choice);
+    answer->writing = request_parses(&answer->request) ? WRITE_REASONING : WRITE_TEXT;
     buffer_append_text(out, answer->write_choice ? "," : "");
     buffer_appendf(out, "{\"index\":%u,", answer->write_choice);
     buffer_append_text(out, answer->request.kind == ANSWER_CHAT
-                                ? "\"message\":{\"role\":\"assistant\",\"content\":\""
+                                ? answer->writing == WRITE_TEXT
+                                      ? "\"message\":{\"role\":\"assistant\",\"content\":\""
+                                      : "\"message\":{\"role\":\"assistant\""
                                 : "\"text\":\"");
 }
 
@@ -118,7 +179,9 @@ static bool write_echo_piece(struct answer *answer, struct answer_choice *choice
 /* Behind the text; begins the log-probabilities. */
 static void write_text_close(struct answer *answer, struct buffer *out)
 {
-    buffer_append_text(out, answer->request.kind == ANSWER_CHAT ? "\",\"refusal\":null}," : "\",");
+    buffer_append_text(out, answer->request.kind != ANSWER_CHAT ? "\","
+                            : answer->writing == WRITE_TEXT     ? "\",\"refusal\":null},"
+                                                                : ",\"refusal\":null},");
     buffer_append_text(out, "\"logprobs\":");
     answer->pass = logprob_pass_first(answer->request.kind);
     answer->pass_next = 0;
@@ -167,7 +230,7 @@ static bool write_step(struct answer *answer, struct buffer *out)
             answer->step = STEP_TEXT;
         return false;
     case STEP_TEXT:
-        if (!write_text_piece(answer, choice, out))
+        if (!write_text_piece(answer, choice, out) || !end_pass(answer, choice, out))
             return false;
         write_text_close(answer, out);
         answer->step = STEP_LOGPROBS;

@@ -82,9 +82,39 @@ void answer_write_usage(const struct answer_usage *usage, struct buffer *out)
     buffer_appendf(out,
                    "\"usage\":{\"prompt_tokens\":%" PRIu64 ",\"completion_tokens\":%" PRIu64
                    ",\"total_tokens\":%" PRIu64
-                   ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}}",
+                   ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRIu64 "}",
                    usage->prompt_tokens, usage->completion_tokens,
                    usage->prompt_tokens + usage->completion_tokens, usage->cached_tokens);
+    if (usage->show_reasoning)
+        buffer_appendf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%" PRIu64 "}",
+                       usage->reasoning_tokens);
+    buffer_append_text(out, "}");
+}
+
+void answer_write_reasoning(const char *text, size_t length, struct buffer *out)
+{
+    buffer_append_text(out, "\"reasoning_content\":");
+    json_write_string(out, text, length);
+    buffer_append_text(out, ",\"reasoning\":");
+    json_write_string(out, text, length);
+}
+
+void answer_write_call_id(const struct answer_head *head, const struct request *request,
+                          uint32_t choice, uint32_t call, struct buffer *out)
+{
+    static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *c = head->id; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    hash = (hash ^ head->created ^ (uint64_t)choice << 32 ^ call) * 0xbf58476d1ce4e5b9u;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebu;
+    hash ^= hash >> 31;
+    /* Mistral's templates take ids of nine letters and digits only. */
+    bool plain = request->parsing.calls && request->parsing.calls->named;
+    char id[10] = "";
+    for (int i = 0; i < 9; i++, hash /= 36)
+        id[i] = letters[hash % 36];
+    buffer_appendf(out, "\"id\":\"%s%s\"", plain ? "" : "call_", id);
 }
 
 enum logprob_pass logprob_pass_first(enum answer_kind kind)

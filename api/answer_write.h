@@ -21,7 +21,8 @@ struct answer_head {
 };
 
 struct answer_usage {
-    uint64_t prompt_tokens, completion_tokens, cached_tokens;
+    uint64_t prompt_tokens, completion_tokens, cached_tokens, reasoning_tokens;
+    bool show_reasoning; /* the model marks it */
 };
 
 void answer_head_init(struct answer_head *head, const struct api_context *context,
@@ -42,6 +43,11 @@ struct answer_end {
 /* ,"finish_reason":…,"stop_reason":…}: the end of a choice; stop_reason, vLLM's, only where a stop
    string or stop token, or the end of the request's time, ended it. */
 void answer_write_finish(const struct answer_end *end, struct buffer *out);
+/* "reasoning_content":…,"reasoning":… with the same text. */
+void answer_write_reasoning(const char *text, size_t length, struct buffer *out);
+/* The id of a call: the same for the same answer, streamed or whole. */
+void answer_write_call_id(const struct answer_head *head, const struct request *request,
+                          uint32_t choice, uint32_t call, struct buffer *out);
 /* "usage":{…} */
 void answer_write_usage(const struct answer_usage *usage, struct buffer *out);
 

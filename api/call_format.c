@@ -53,7 +53,10 @@ static const struct call_format formats[] = {
     },
     {
         .name = "json", /* without a mark, or with those that models invent */
-        .marks = {{"<tool_call>", "</tool_call>"}, {"```json", "```"}, {"```tool_call", "```"}},
+        .marks = {{"<tool_call>", "</tool_call>"},
+                  {"```json", "```"},
+                  {"```tool_call", "```"},
+                  {"<TOOLCALL>", "</TOOLCALL>"}},
         .bare = true,
     },
 };
@@ -85,6 +88,8 @@ static bool holds(const char *text, size_t length, const char *wanted)
 const struct call_format *call_format_detect(const char *printed, size_t printed_length,
                                              const char *source, size_t source_length)
 {
+    if (holds(source, source_length, "<arg_key>")) /* GLM's, in the marks of Hermes */
+        return NULL;
     for (int pass = 0; pass < 2; pass++) {
         const char *text = pass == 0 ? printed : source;
         size_t length = pass == 0 ? printed_length : source_length;
@@ -95,6 +100,19 @@ const struct call_format *call_format_detect(const char *printed, size_t printed
                     return format;
         }
     }
+    return NULL;
+}
+
+const struct reasoning_marks *reasoning_marks_detect(const char *source, size_t length)
+{
+    static const struct reasoning_marks marks[] = {
+        {"<think>", "</think>"},
+        {"<seed:think>", "</seed:think>"},
+        {"[THINK]", "[/THINK]"},
+    };
+    for (size_t i = 0; i < COUNT(marks); i++)
+        if (holds(source, length, marks[i].close))
+            return &marks[i];
     return NULL;
 }
 

@@ -19,6 +19,14 @@ struct output_tool {
     bool strict;
 };
 
+/* What marks a model's reasoning. */
+struct reasoning_marks {
+    const char *open, *close;
+};
+
+/* The marks that stand in a template's text; NULL: none that are known. */
+const struct reasoning_marks *reasoning_marks_detect(const char *source, size_t length);
+
 struct output_tools {
     const struct output_tool *tools;
     uint32_t count;

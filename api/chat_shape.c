@@ -103,6 +103,14 @@ static bool prints_call(const struct search *search, struct chat_shape shape, bo
     return prints(search, &json, wanted, "'" KEY "'");
 }
 
+void chat_shape_write_call(struct chat_shape shape, struct buffer *json)
+{
+    begin(json);
+    write_message(shape, "user", TEXT, json);
+    write_call(shape, false, json);
+    write_end(true, false, json);
+}
+
 bool chat_shape_probe(struct chat_shape shape, unsigned index, struct buffer *json)
 {
     static const struct {

@@ -34,5 +34,7 @@ struct chat_shape chat_shape_find(chat_shape_render render, void *arg);
    taken for a control token. */
 #define CHAT_SHAPE_TURNS 2
 bool chat_shape_probe(struct chat_shape shape, unsigned index, struct buffer *json);
+/* One with a call of the tool quire_call and its result. `json` is empty. */
+void chat_shape_write_call(struct chat_shape shape, struct buffer *json);
 
 #endif

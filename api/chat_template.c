@@ -8,6 +8,7 @@
  */
 #include "api/chat_template.h"
 
+#include "api/call_format.h"
 #include "api/chat_shape.h"
 #include "api/control_guard.h"
 #include "base/bytes.h"
@@ -38,6 +39,8 @@ struct chat_template {
     struct textshim_template *shim;
     uint64_t memory_bytes;
     struct chat_shape shape;
+    const struct call_format *call_format;
+    const struct reasoning_marks *reasoning; /* NULL: none */
     struct control_guard guard;
     uint32_t ways;  /* a bit for each that there is */
     uint32_t first; /* the one that finds all of its own tokens */
@@ -99,6 +102,16 @@ void chat_template_destroy(struct chat_template *chat_template)
 const struct chat_shape *chat_template_shape(const struct chat_template *chat_template)
 {
     return &chat_template->shape;
+}
+
+const struct call_format *chat_template_call_format(const struct chat_template *chat_template)
+{
+    return chat_template->call_format;
+}
+
+const struct reasoning_marks *chat_template_reasoning(const struct chat_template *chat_template)
+{
+    return chat_template->reasoning;
 }
 
 bool chat_template_wants_parts(const struct chat_template *chat_template)
@@ -299,6 +312,25 @@ static bool render_probe(void *arg, const struct buffer *json, struct buffer *ou
     return chat_template_render(arg, json->data, json->length, out, NULL) == STATUS_OK;
 }
 
+/* What a call looks like when the template prints it, or what its text says. */
+static void find_call_format(struct load *load)
+{
+    struct chat_template *chat_template = load->chat_template;
+    struct buffer json, text;
+    buffer_init(&json, 0);
+    buffer_init(&text, 0);
+    chat_shape_write_call(chat_template->shape, &json);
+    if (chat_template->shape.calls && !json.failed)
+        render_probe(chat_template, &json, &text);
+    chat_template->call_format =
+        call_format_detect(text.data, text.length, load->source, load->length);
+    if (!chat_template->call_format)
+        chat_template->call_format = call_format_find("json");
+    chat_template->reasoning = reasoning_marks_detect(load->source, load->length);
+    buffer_deinit(&json);
+    buffer_deinit(&text);
+}
+
 /* Which user-defined tokens are turn markers: those that plain turns are made of, and what looks
    like one wherever the template writes it. */
 static void find_markers(struct load *load)
@@ -404,6 +436,7 @@ static void *load_on_stack(void *arg)
     struct load *load = arg;
     struct chat_template *chat_template = load->chat_template;
     chat_template->shape = chat_shape_find(render_probe, chat_template);
+    find_call_format(load);
     if (chat_template->guard.count == 0)
         return NULL;
     buffer_init(&load->printed, 0);

@@ -17,6 +17,8 @@
 struct chat_template;
 struct chat_shape;    /* api/chat_shape.h */
 struct control_guard; /* api/control_guard.h */
+struct call_format;   /* api/call_format.h */
+struct reasoning_marks;
 
 /* STATUS_INVALID with the compiler's message when the source is not a template we can run. bos and
    eos are the token texts the template may print. *guard, which may be NULL, is taken over, also on
@@ -42,6 +44,11 @@ uint64_t chat_template_memory_peak(void);
 const struct chat_shape *chat_template_shape(const struct chat_template *chat_template);
 /* Of it: content must be a list of parts, {"type":"text","text":…}; a string it would not print. */
 bool chat_template_wants_parts(const struct chat_template *chat_template);
+
+/* How it writes calls: the format that a printed call or the template's text shows, else "json". */
+const struct call_format *chat_template_call_format(const struct chat_template *chat_template);
+/* The marks of reasoning that are in the template; NULL: none. */
+const struct reasoning_marks *chat_template_reasoning(const struct chat_template *chat_template);
 
 /* context_json: an object with messages, tools, add_generation_prompt and any template arguments.
    The template's own raise_exception: STATUS_INVALID with its message cut to 200 characters. Out of

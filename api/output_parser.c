@@ -426,6 +426,12 @@ static bool step_parameters(struct output_parser *p, bool end)
         end_parameters(p);
         return true;
     }
+    if (p->parameters == 0 && left > 0 && from[0] == '{') { /* Functionary: JSON in the mark */
+        p->at += space;
+        p->head.closer = FUNCTION_CLOSE;
+        p->state = OUTPUT_STATE_ARGUMENTS;
+        return true;
+    }
     bool opens = begins(from, left, PARAMETER_OPEN);
     const char *name = from + strlen(PARAMETER_OPEN);
     const char *stop = opens ? memchr(name, '>', left - strlen(PARAMETER_OPEN)) : NULL;

@@ -17,11 +17,6 @@
 #include "api/output_event.h"
 #include "base/buffer.h"
 
-/* What marks a model's reasoning. */
-struct reasoning_marks {
-    const char *open, *close;
-};
-
 /* Borrowed by the parser; NULL: nothing of that kind is looked for. */
 struct output_parser_spec {
     const struct call_format *calls;

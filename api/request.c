@@ -127,6 +127,10 @@ void request_deinit(struct request *request, const struct api_context *context)
     free(request->prompts);
     free(request->logit_bias);
     free(request->rules_memory);
+    for (uint32_t i = 0; i < request->tools.count; i++)
+        free((void *)(uintptr_t)request->tools.tools[i].name);
+    free((void *)(uintptr_t)request->tools.tools);
+    free(request->tools_text);
     constraint_deinit(&request->constraint);
     grammar_release(request->grammar);
     if (request->taken_bytes)

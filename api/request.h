@@ -10,6 +10,7 @@
 #include "api/api.h"
 #include "api/constraint.h"
 #include "api/json.h"
+#include "api/output_parser.h"
 #include "base/limits.h"
 #include "engine/sample/sampler.h"
 #include "engine/sample/token_rules.h"
@@ -53,7 +54,10 @@ struct request {
     size_t stop_lengths[LIMIT_STOPS]; /* none 0 */
     unsigned stop_count;
     struct constraint constraint;
-    struct grammar *grammar; /* of the constraint, compiled; a reference */
+    struct grammar *grammar;           /* of the constraint, compiled; a reference */
+    struct output_tools tools;         /* those of a chat, owned as the two below */
+    char *tools_text;                  /* where their schemas are */
+    struct output_parser_spec parsing; /* of the answers' texts; both NULL: they are content */
     struct request_prompt *prompts;
     uint32_t prompt_count;
     /* of embeddings and scores */
@@ -71,6 +75,12 @@ void request_deinit(struct request *request, const struct api_context *context);
 /* Tokens that prompt `index` may still generate: max_tokens cut to the context. */
 uint32_t request_room(const struct request *request, const struct api_context *context,
                       uint32_t index);
+
+/* Does anything look into the answers' texts? */
+static inline bool request_parses(const struct request *request)
+{
+    return request->parsing.calls || request->parsing.reasoning;
+}
 
 /* request_shared.c: the fields that both endpoints have. */
 enum status request_read_shared(const struct api_context *context,

@@ -337,6 +337,66 @@ static enum status refuse_part(enum chat_part part, uint32_t index, struct error
                                                     : "the results of tools");
 }
 
+/* Names and schemas of the request's tools, for reading what the model writes. */
+static enum status keep_tools(const struct chat *chat, struct request *out, struct error *error)
+{
+    struct json_slice list = json_find(chat->document->text, "tools"), tool;
+    uint32_t count = json_count(chat->tools);
+    enum status status =
+        request_take(chat->context, out, 2 * list.length + count * sizeof *out->tools.tools, error);
+    if (status != STATUS_OK)
+        return status;
+    struct output_tool *tools = calloc(count, sizeof *tools);
+    out->tools.tools = tools;
+    out->tools_text = strndup(list.text, list.length);
+    if (!tools || !out->tools_text)
+        return error_no_memory(error);
+    const struct cJSON *entry = json_first(chat->tools);
+    list.text = out->tools_text;
+    for (size_t at = 0; json_next(list, &at, NULL, &tool); entry = json_after(entry)) {
+        struct output_tool *kept = &tools[out->tools.count];
+        kept->name = strdup(json_string(json_get(json_get(entry, "function"), "name")));
+        if (!kept->name)
+            return error_no_memory(error);
+        kept->parameters = json_find(json_find(tool, "function"), "parameters");
+        out->tools.count++;
+    }
+    out->parsing.tools = &out->tools;
+    out->parsing.calls = chat_template_call_format(chat->chat_template);
+    return STATUS_OK;
+}
+
+/* Whether what the template printed ends with the mark of reasoning, which goes on then. */
+static bool opens_reasoning(const struct buffer *text, const struct reasoning_marks *marks)
+{
+    size_t length = stripped_length(text->data ? text->data : "", text->length);
+    size_t size = strlen(marks->open);
+    return length >= size && memcmp(text->data + length - size, marks->open, size) == 0;
+}
+
+/* Fields that say whether reasoning is given apart. */
+static enum status read_reasoning(const struct chat *chat, struct request *out, struct error *error)
+{
+    const struct cJSON *root = chat->document->root;
+    bool separate = true;
+    const char *format = "auto";
+    enum status status = json_read_bool(root, "separate_reasoning", &separate, error);
+    if (status == STATUS_OK)
+        status = json_read_string(root, "reasoning_format", &format, error);
+    if (status != STATUS_OK)
+        return status;
+    static const char *const formats[] = {"auto", "none", "deepseek"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        known |= strcmp(format, formats[i]) == 0;
+    if (!known)
+        return error_set(error, STATUS_INVALID, "reasoning_format",
+                         "reasoning_format must be auto, deepseek or none.");
+    if (separate && strcmp(format, "none") != 0)
+        out->parsing.reasoning = chat_template_reasoning(chat->chat_template);
+    return STATUS_OK;
+}
+
 /* Nothing that was sent is dropped without a word. The small conversations at load have shown what
    the template prints; the others are looked for here, one rendering each. */
 static enum status check_printed(struct chat *chat, struct request *out, uint64_t working,
@@ -405,6 +465,8 @@ static enum status make_prompt(struct chat *chat, struct request *out, uint64_t 
         status = check_printed(chat, out, working, &text, error);
     if (status == STATUS_OK)
         status = guard_text(chat, &text, error);
+    if (status == STATUS_OK && out->parsing.reasoning)
+        out->parsing.in_reasoning = opens_reasoning(&text, out->parsing.reasoning);
     end_lending(chat);
     if (status == STATUS_OK)
         status = tokenize(chat, out, &text, error);
@@ -428,6 +490,15 @@ enum status request_read_chat(const struct api_context *context,
     chat.chat_template =
         chat.tools && context->tool_template ? context->tool_template : context->chat_template;
     chat.shape = chat_template_shape(chat.chat_template);
+    if (status == STATUS_OK)
+        status = read_reasoning(&chat, out, error);
+    if (status == STATUS_OK && chat.tools)
+        status = keep_tools(&chat, out, error);
+    if (status == STATUS_OK && out->parsing.calls) {
+        bool parallel = true;
+        status = json_read_bool(document->root, "parallel_tool_calls", &parallel, error);
+        out->parsing.one_call = !parallel;
+    }
     if (status == STATUS_OK)
         status = choose_sentinel(&chat, error);
     if (status != STATUS_OK)

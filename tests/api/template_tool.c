@@ -1,4 +1,6 @@
 /*
+ * template_tool --format TEMPLATE-FILE prints the format of its calls, or "-" where it prints no
+ * tools, and its mark of reasoning.
  * template_tool TEMPLATE-FILE [BOS [EOS [TOKENS-FILE]]] < contexts: renders one chat template with
  * each context, a JSON object a line, for the comparison with Python's jinja2 in
  * tests/reference/test_templates.py. Each answer is a line "STATUS LENGTH" and LENGTH bytes and a
@@ -6,6 +8,8 @@
  * the error's sentence. With TOKENS-FILE, control tokens one a line, the text is guarded: U+FDD0
  * stands in each that is not the template's own.
  */
+#include "api/call_format.h"
+#include "api/chat_shape.h"
 #include "api/chat_template.h"
 #include "api/control_guard.h"
 #include "base/costs.h"
@@ -80,8 +84,30 @@ static void render_all(const struct chat_template *chat_template)
     free(line);
 }
 
+static int print_format(const char *path)
+{
+    struct buffer source;
+    struct error error = {0};
+    struct chat_template *chat_template;
+    if (!read_file(path, &source) ||
+        chat_template_create(source.data, source.length, "<s>", "</s>", NULL,
+                             COST_TEMPLATE_BYTES_MAX, &chat_template, &error) != STATUS_OK)
+        return 1;
+    const struct reasoning_marks *marks = chat_template_reasoning(chat_template);
+    printf("%s %s\n",
+           chat_template_shape(chat_template)->tools
+               ? chat_template_call_format(chat_template)->name
+               : "-",
+           marks ? marks->open : "-");
+    chat_template_destroy(chat_template);
+    buffer_deinit(&source);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 3 && strcmp(argv[1], "--format") == 0)
+        return print_format(argv[2]);
     struct buffer source, tokens;
     struct error error = {0};
     struct chat_template *chat_template;

@@ -202,6 +202,8 @@ static const struct example {
      "<function=get_weather><parameter=days>\nmany\n</parameter>\n<parameter=new>5</parameter>"
      "</function>",
      "<CALL 0 get_weather><A:{\"days\": \"many\", \"new\": \"5\"}><END 0>"},
+    {"qwen3-coder", "<function=get_weather>" ARGUMENTS "</function>.", EVENTS0 "<C:.>"},
+    {"json", "<TOOLCALL>[" CALL "]</TOOLCALL>", EVENTS0},
     {"qwen3-coder", "<tool_call>\n<function=stop>\n</function>\n</tool_call>\n",
      "<CALL 0 stop><A:{}><END 0>"},
     {"qwen3-coder", "<tool_call>\n<function=no>\n</function>\n</tool_call>",
@@ -404,6 +406,8 @@ static void count_event(void *arg, const struct output_event *event)
 static struct bytes count_text(const char *text, size_t length)
 {
     static const char *const words[] = {
+        "<TOOLCALL>",
+        "</TOOLCALL>",
         "<|python_tag|>",
         "<|tool_call|>",
         "<tool_call>",
