@@ -27,6 +27,7 @@ struct api_context {
     struct budget *budget;
     const char *const *model_names; /* served names, the first is the one shown in answers */
     unsigned model_name_count;
+    bool any_model_name; /* requests may call the model what they like */
     uint32_t max_model_len;
     enum pooling pooling;    /* what embeddings are made by; NONE: there are none */
     uint32_t pooled_count;   /* floats of an embedding, or scores of POOLING_RANK */

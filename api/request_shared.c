@@ -20,8 +20,10 @@ static enum status read_model(const struct api_context *context, const struct cJ
     if (status != STATUS_OK || !name || strcmp(name, "default") == 0)
         return status;
     for (unsigned i = 0; i < context->model_name_count; i++)
-        if (strcmp(context->model_names[i], name) == 0 || strcmp(context->model_names[i], "*") == 0)
+        if (strcmp(context->model_names[i], name) == 0)
             return STATUS_OK;
+    if (context->any_model_name)
+        return STATUS_OK;
     return api_unknown_model(name, error);
 }
 

@@ -89,7 +89,7 @@ static const struct spec specs[] = {
      .most = SETTINGS_MODEL_NAMES_MAX, .count_offset = SETTING(served_model_name_count),
      .absent = "the file's",
      .help = "the model name that clients send; repeatable. The name default and no name at all "
-             "always work."},
+             "always work; * lets every name work."},
     {"chat-template", 0, "FILE", ON_ENGINE, KIND_TEXT, SETTING(chat_template_file),
      .absent = "the model's", .help = "use the Jinja chat template in this file",
      .also = "chat-template-file"},

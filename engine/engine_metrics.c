@@ -23,6 +23,8 @@ static const double latency_bounds[] = {0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.
 static const double iteration_bounds[] = {1,   8,    16,   32,   64,   128,  256,
                                           512, 1024, 2048, 4096, 8192, 16384};
 
+static const double choice_bounds[] = {1, 2, 5, 10, 20};
+
 static unsigned fill_token_bounds(double *bounds, uint32_t max_length)
 {
     static const double steps[] = {1, 2, 5};
@@ -46,8 +48,14 @@ void engine_metrics_init(struct engine_metrics *metrics, uint32_t max_length, do
     metric_histogram_init(&metrics->queue_time, latency_bounds, COUNT(latency_bounds));
     metric_histogram_init(&metrics->prefill_time, latency_bounds, COUNT(latency_bounds));
     metric_histogram_init(&metrics->decode_time, latency_bounds, COUNT(latency_bounds));
+    metric_histogram_init(&metrics->inference_time, latency_bounds, COUNT(latency_bounds));
+    metric_histogram_init(&metrics->time_per_output_token, inter_token_bounds,
+                          COUNT(inter_token_bounds));
+    metric_histogram_init(&metrics->request_n, choice_bounds, COUNT(choice_bounds));
     unsigned count = fill_token_bounds(token_bounds, max_length);
     metric_histogram_init(&metrics->request_prompt_tokens, token_bounds, count);
     metric_histogram_init(&metrics->request_generation_tokens, token_bounds, count);
+    metric_histogram_init(&metrics->request_max_generation_tokens, token_bounds, count);
+    metric_histogram_init(&metrics->request_max_tokens, token_bounds, count);
     metric_histogram_init(&metrics->iteration_tokens, iteration_bounds, COUNT(iteration_bounds));
 }

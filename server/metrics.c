@@ -54,7 +54,7 @@ static void append_label_value(struct buffer *out, const char *text)
 
 struct writer {
     struct buffer *out;
-    struct buffer labels; /* model_name="…" */
+    struct buffer labels; /* model_name="…",engine="0": as vLLM's */
 };
 
 static void family(struct writer *writer, const char *name, const char *type, const char *help)
@@ -136,6 +136,19 @@ static const struct row engine_rows[] = {
         "Prompt tokens of a request."),
     ROW(HISTOGRAM, "vllm:request_generation_tokens", request_generation_tokens,
         "Tokens generated for a choice."),
+    ROW(HISTOGRAM, "vllm:request_inference_time_seconds", inference_time,
+        "From the slot to the last token."),
+    ROW(HISTOGRAM, "vllm:request_time_per_output_token_seconds", time_per_output_token,
+        "Mean time of a choice's tokens behind its first."),
+    ROW(HISTOGRAM, "vllm:request_max_num_generation_tokens", request_max_generation_tokens,
+        "Tokens generated for a request's longest choice."),
+    ROW(HISTOGRAM, "vllm:request_params_n", request_n, "Choices that a request asked for."),
+    ROW(HISTOGRAM, "vllm:request_params_max_tokens", request_max_tokens,
+        "Tokens that a request may generate, cut to the context."),
+    ROW(COUNTER, "vllm:gpu_prefix_cache_queries_total", prefix_queries,
+        "Older name of vllm:prefix_cache_queries_total."),
+    ROW(COUNTER, "vllm:gpu_prefix_cache_hits_total", prefix_hits,
+        "Older name of vllm:prefix_cache_hits_total."),
     ROW(HISTOGRAM, "vllm:iteration_tokens_total", iteration_tokens, "Tokens of a step."),
 
     ROW(COUNTER, "quire_steps_total", steps, "Steps computed."),
@@ -206,6 +219,8 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
     double used = total - (double)metric_gauge_get(&m->pages_free);
     scalar(writer, "vllm:kv_cache_usage_perc", "gauge", "Share of KV pages in use, 0 to 1.",
            total > 0 ? used / total : 0);
+    scalar(writer, "vllm:gpu_cache_usage_perc", "gauge", "Older name of vllm:kv_cache_usage_perc.",
+           total > 0 ? used / total : 0);
     static const char *const reasons[FINISH_REASONS] = {
         [FINISH_STOP] = "stop",   [FINISH_LENGTH] = "length",   [FINISH_CANCELLED] = "abort",
         [FINISH_ERROR] = "error", [FINISH_TIMEOUT] = "timeout",
@@ -222,6 +237,17 @@ static void write_engine(struct writer *writer, const struct engine_metrics *m)
     for (unsigned i = 0; i < ENGINE_PHASES; i++)
         buffer_appendf(writer->out, "quire_engine_seconds_total{%s,phase=\"%s\"} %.9f\n",
                        writer->labels.data, phases[i], (double)metric_get(&m->phase_ns[i]) * 1e-9);
+}
+
+/* Routers tune themselves by it. */
+static void write_cache_config(struct writer *writer, const struct runtime *runtime)
+{
+    const struct engine_metrics *metrics = engine_metrics(runtime->engine);
+    family(writer, "vllm:cache_config_info", "gauge", "The KV pages; always 1.");
+    buffer_appendf(writer->out,
+                   "vllm:cache_config_info{%s,block_size=\"%u\",num_gpu_blocks=\"%.0f\"} 1\n",
+                   writer->labels.data, runtime->backend->page_size,
+                   (double)metric_gauge_get(&metrics->pages_total));
 }
 
 static void write_queue(struct writer *writer, const struct metrics_view *view)
@@ -316,6 +342,18 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
                                route_names[i], codes[j], count);
         }
     }
+    family(writer, "http_requests_total", "counter", "Requests answered, as vLLM counts them.");
+    for (unsigned i = 0; i < HTTP_METRIC_ROUTES && route_names[i]; i++) {
+        for (unsigned class = 2; class <= 5; class ++) {
+            uint64_t count = 0;
+            for (unsigned j = 0; j < HTTP_METRIC_CODES; j++)
+                count += codes[j] / 100 == class ? metric_get(&view->http->requests[i][j]) : 0;
+            if (count)
+                buffer_appendf(writer->out,
+                               "http_requests_total{handler=\"%s\",status=\"%uxx\"} %" PRIu64 "\n",
+                               route_names[i], class, count);
+        }
+    }
     plain(writer, "quire_http_connections", "gauge", "Open connections.", view->connections);
     plain(writer, "quire_http_connections_dropped_total", "counter",
           "Connections closed for being idle, slow or stalled, or idle when others came.",
@@ -357,12 +395,13 @@ void metrics_render(const struct metrics_view *view, struct buffer *out)
     if (view->runtime) {
         buffer_append_text(&writer.labels, "model_name=\"");
         append_label_value(&writer.labels, view->runtime->api.model_names[0]);
-        buffer_append_text(&writer.labels, "\"");
+        buffer_append_text(&writer.labels, "\",engine=\"0\"");
         const struct engine_metrics *metrics = engine_metrics(view->runtime->engine);
         write_rows(&writer, metrics, engine_rows, sizeof engine_rows / sizeof engine_rows[0]);
         if (view->runtime->cache_dir)
             write_rows(&writer, metrics, cache_dir_rows,
                        sizeof cache_dir_rows / sizeof cache_dir_rows[0]);
+        write_cache_config(&writer, view->runtime);
         write_engine(&writer, metrics);
         write_queue(&writer, view);
         write_budget(&writer, &view->runtime->budget);

@@ -358,9 +358,12 @@ static void name_model(struct runtime *runtime, const struct settings *settings)
     size_t length = strlen(runtime->model_name);
     if (length > 5 && !strcasecmp(runtime->model_name + length - 5, ".gguf"))
         runtime->model_name[length - 5] = '\0';
-    runtime->api.model_name_count = settings->served_model_name_count;
-    for (unsigned i = 0; i < settings->served_model_name_count; i++)
-        runtime->model_names[i] = settings->served_model_names[i];
+    for (unsigned i = 0; i < settings->served_model_name_count; i++) {
+        if (strcmp(settings->served_model_names[i], "*") == 0) /* no name that answers could show */
+            runtime->api.any_model_name = true;
+        else
+            runtime->model_names[runtime->api.model_name_count++] = settings->served_model_names[i];
+    }
     if (!runtime->api.model_name_count) {
         runtime->model_names[0] = runtime->model_name;
         runtime->api.model_name_count = 1;

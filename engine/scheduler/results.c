@@ -10,6 +10,7 @@
 #include "engine/scheduler/results.h"
 
 #include "base/check.h"
+#include "base/minmax.h"
 
 static void observe_seconds(struct metric_histogram *histogram, uint64_t from_ns, uint64_t to_ns)
 {
@@ -25,7 +26,14 @@ static void observe_end(struct engine_metrics *metrics, const struct completion 
     observe_seconds(&metrics->queue_time, completion->submit_ns, completion->admit_ns);
     observe_seconds(&metrics->prefill_time, completion->admit_ns, completion->first_token_ns);
     observe_seconds(&metrics->decode_time, completion->first_token_ns, now_ns);
+    observe_seconds(&metrics->inference_time, completion->admit_ns, now_ns);
     metric_histogram_observe(&metrics->request_prompt_tokens, completion->prompt_count);
+    metric_histogram_observe(&metrics->request_n, completion->sequence_count);
+    metric_histogram_observe(&metrics->request_max_tokens, completion->max_tokens);
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < completion->sequence_count; i++)
+        longest = max_u32(longest, completion_output_count(completion, i));
+    metric_histogram_observe(&metrics->request_max_generation_tokens, longest);
 }
 
 static void observe_token(struct engine_metrics *metrics, const struct sequence *sequence,
@@ -88,6 +96,12 @@ static void finish(struct results *results, struct completion *completion, uint3
     metric_add(&metrics->progress, 1);
     metric_histogram_observe(&metrics->request_generation_tokens,
                              completion_output_count(completion, index));
+    uint32_t output = completion_output_count(completion, index);
+    uint64_t first_ns = completion->first_token_ns,
+             last_ns = completion->sequences[index].last_token_ns;
+    if (output > 1 && first_ns && last_ns > first_ns)
+        metric_histogram_observe(&metrics->time_per_output_token,
+                                 (double)(last_ns - first_ns) * 1e-9 / (output - 1));
     CHECK(completion->unfinished_sequences > 0);
     if (--completion->unfinished_sequences > 0)
         return;

@@ -95,7 +95,7 @@ def test_counters_add_up(tiny):
     assert grew("vllm:request_success_total", finished_reason="abort") == 0
     before, after = old, newest
     for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time", "request_prefill_time",
-                 "request_decode_time"):
+                 "request_decode_time", "request_inference_time", "request_time_per_output_token"):
         assert grew(f"vllm:{name}_seconds_count") >= 6, name
         assert grew(f"vllm:{name}_seconds_sum") >= 0, name
         assert after(f"vllm:{name}_seconds_bucket", le="+Inf") == after(f"vllm:{name}_seconds_count"), name

@@ -732,6 +732,10 @@ def test_metrics_page(tiny):
              "vllm:time_to_first_token_seconds": "histogram", "vllm:inter_token_latency_seconds": "histogram",
              "vllm:e2e_request_latency_seconds": "histogram", "vllm:request_queue_time_seconds": "histogram",
              "vllm:request_prefill_time_seconds": "histogram", "vllm:request_decode_time_seconds": "histogram",
+             "vllm:request_inference_time_seconds": "histogram", "vllm:request_time_per_output_token_seconds": "histogram",
+             "vllm:request_max_num_generation_tokens": "histogram", "vllm:request_params_n": "histogram",
+             "vllm:request_params_max_tokens": "histogram", "vllm:cache_config_info": "gauge", "http_requests": "counter",
+             "vllm:gpu_cache_usage_perc": "gauge", "vllm:gpu_prefix_cache_hits": "counter", "vllm:gpu_prefix_cache_queries": "counter",
              "vllm:iteration_tokens_total": "histogram", "quire_build_info": "gauge", "quire_steps": "counter"}
     with tiny.unharmed():
         answer = tiny.get("/metrics")

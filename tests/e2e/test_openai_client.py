@@ -377,6 +377,14 @@ def test_served_names(client):
     assert "model" not in harness.PROBE and server.complete(harness.PROBE), "model may be left out"
 
 
+def test_any_name_is_served():
+    server = harness.shared("--served-model-name", "*", model=harness.tiny())
+    with server.client() as named:
+        shown = [m.id for m in named.models.list().data]
+        assert len(shown) == 1 and shown[0] != "*" and named.models.retrieve("default").id == shown[0]
+        assert named.completions.create(model="gpt-4o", prompt="a", max_tokens=1).model == shown[0]
+
+
 def test_bearer_keys(tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("first-key-of-some-length\nsecond-key-of-some-length\n")
