@@ -51,11 +51,11 @@ void engine_metrics_init(struct engine_metrics *metrics, uint32_t max_length, do
     metric_histogram_init(&metrics->inference_time, latency_bounds, COUNT(latency_bounds));
     metric_histogram_init(&metrics->time_per_output_token, inter_token_bounds,
                           COUNT(inter_token_bounds));
-    metric_histogram_init(&metrics->request_n, choice_bounds, COUNT(choice_bounds));
+    metric_histogram_init(&metrics->params_n, choice_bounds, COUNT(choice_bounds));
     unsigned count = fill_token_bounds(token_bounds, max_length);
     metric_histogram_init(&metrics->request_prompt_tokens, token_bounds, count);
     metric_histogram_init(&metrics->request_generation_tokens, token_bounds, count);
     metric_histogram_init(&metrics->request_max_generation_tokens, token_bounds, count);
-    metric_histogram_init(&metrics->request_max_tokens, token_bounds, count);
+    metric_histogram_init(&metrics->params_max_tokens, token_bounds, count);
     metric_histogram_init(&metrics->iteration_tokens, iteration_bounds, COUNT(iteration_bounds));
 }

@@ -45,13 +45,13 @@ struct engine_metrics {
     metric_counter step_rows_max; /* largest batch seen, for tests of real batching */
     metric_counter step_sequences_max;
     struct metric_histogram time_to_first_token, inter_token, end_to_end, queue_time, prefill_time,
-        decode_time; /* seconds */
+        decode_time;                               /* seconds */
     struct metric_histogram inference_time;        /* seconds from the slot to the last token */
     struct metric_histogram time_per_output_token; /* seconds, the mean of a choice's tokens */
     struct metric_histogram request_prompt_tokens, request_generation_tokens;
     struct metric_histogram request_max_generation_tokens; /* of a request's choices, the longest */
-    struct metric_histogram request_n, request_max_tokens; /* as asked, cut to the context */
-    struct metric_histogram iteration_tokens; /* rows per step */
+    struct metric_histogram params_n, params_max_tokens;   /* as asked, cut to the context */
+    struct metric_histogram iteration_tokens;              /* rows per step */
     metric_counter phase_ns[ENGINE_PHASES]; /* of the engine thread; a phase counts when it ends */
     /* What the engine thread is at, for the watchdog. */
     atomic_int phase;                         /* enum engine_phase */

@@ -28,8 +28,8 @@ static void observe_end(struct engine_metrics *metrics, const struct completion 
     observe_seconds(&metrics->decode_time, completion->first_token_ns, now_ns);
     observe_seconds(&metrics->inference_time, completion->admit_ns, now_ns);
     metric_histogram_observe(&metrics->request_prompt_tokens, completion->prompt_count);
-    metric_histogram_observe(&metrics->request_n, completion->sequence_count);
-    metric_histogram_observe(&metrics->request_max_tokens, completion->max_tokens);
+    metric_histogram_observe(&metrics->params_n, completion->sequence_count);
+    metric_histogram_observe(&metrics->params_max_tokens, completion->max_tokens);
     uint32_t longest = 0;
     for (uint32_t i = 0; i < completion->sequence_count; i++)
         longest = max_u32(longest, completion_output_count(completion, i));
