@@ -7,6 +7,7 @@
 
 #include "api/chat_shape.h"
 #include "api/request.h"
+#include "api/tool_choice.h"
 
 /* What a template may not print; the client's texts it does. */
 enum chat_part {
@@ -20,7 +21,8 @@ struct chat {
     const struct api_context *context;
     const struct json_document *document;
     const struct cJSON *messages;
-    const struct cJSON *tools;                 /* NULL: none */
+    const struct cJSON *tools; /* NULL: none */
+    struct tool_choice choice;
     const struct chat_template *chat_template; /* the model's, or its own for tools */
     const struct chat_shape *shape;
     bool add_generation_prompt, continue_final_message;

@@ -175,15 +175,19 @@ enum status chat_check_messages(struct chat *chat, struct error *error)
 enum status chat_check_tools(struct chat *chat, struct error *error)
 {
     const struct cJSON *root = chat->document->root;
-    const struct cJSON *choice = json_get(root, "tool_choice");
-    const char *how = json_is_string(choice) ? json_string(choice) : choice ? "" : "auto";
-    if (strcmp(how, "auto") != 0 && strcmp(how, "none") != 0)
-        return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", "tool_choice",
-                              "tool_choice must be \"auto\" or \"none\": calls cannot be forced "
-                              "by this server.");
     const struct cJSON *tools = json_get(root, "tools");
+    enum status status = tool_choice_read(root, &chat->choice, error);
+    if (status != STATUS_OK)
+        return status;
+    bool found = false;
+    if (!tools && chat->choice.mode == TOOL_CHOICE_REQUIRED)
+        return error_set(error, STATUS_INVALID, "tool_choice",
+                         "tool_choice asks for a call, but there are no tools.");
     if (!tools)
         return STATUS_OK;
+    if (json_is_array(tools) && json_count(tools) > LIMIT_TOOLS)
+        return error_set(error, STATUS_INVALID, "tools", "tools may hold at most %d tools.",
+                         LIMIT_TOOLS);
     if (!json_is_array(tools))
         return error_set(error, STATUS_INVALID, "tools", "tools must be a list.");
     for (const struct cJSON *tool = json_first(tools); tool; tool = json_after(tool)) {
@@ -193,8 +197,12 @@ enum status chat_check_tools(struct chat *chat, struct error *error)
             !json_is_object(function) || !json_is_string(json_get(function, "name")))
             return error_set(error, STATUS_INVALID, "tools",
                              "each of tools must have \"type\": \"function\" and function.name.");
+        found |= tool_choice_allows(&chat->choice, json_string(json_get(function, "name")));
     }
-    if (json_first(tools) && strcmp(how, "none") != 0)
+    if (chat->choice.mode == TOOL_CHOICE_REQUIRED && !found)
+        return error_set(error, STATUS_INVALID, "tool_choice",
+                         "tool_choice names no tool that is in tools.");
+    if (json_first(tools) && chat->choice.mode != TOOL_CHOICE_NONE)
         chat->tools = tools;
     return STATUS_OK;
 }

@@ -49,8 +49,8 @@ static const struct field structured_fields[] = {
 
 /* One constraint for a request. A client that knows several versions of a server says the same in the
    fields of each. */
-static enum status set_source(struct constraint *out, const char *param, enum grammar_kind kind,
-                              const char *source, size_t length, struct error *error)
+enum status constraint_set(struct constraint *out, const char *param, enum grammar_kind kind,
+                           const char *source, size_t length, struct error *error)
 {
     if (out->source && out->kind == kind && out->length == length &&
         memcmp(out->source, source, length) == 0)
@@ -76,9 +76,9 @@ static enum status set_decoded(struct constraint *out, const char *param, enum g
     struct buffer text;
     buffer_init(&text, 0);
     json_decode_string(string, &text);
-    enum status status =
-        text.failed ? error_set(error, STATUS_BUSY, NULL, "Out of memory.")
-                    : set_source(out, param, kind, text.data ? text.data : "", text.length, error);
+    enum status status = text.failed ? error_set(error, STATUS_BUSY, NULL, "Out of memory.")
+                                     : constraint_set(out, param, kind, text.data ? text.data : "",
+                                                      text.length, error);
     buffer_deinit(&text);
     return status;
 }
@@ -112,7 +112,7 @@ static enum status read_field(const struct cJSON *object, struct json_slice slic
     switch (field->form) {
     case FORM_SCHEMA:
         if (is_schema(value))
-            return set_source(out, param, field->kind, text.text, text.length, error);
+            return constraint_set(out, param, field->kind, text.text, text.length, error);
         if (json_is_string(value) && json_string(value)[0])
             return set_decoded(out, param, field->kind, text, error);
         return error_set(error, STATUS_INVALID, param,
@@ -128,11 +128,11 @@ static enum status read_field(const struct cJSON *object, struct json_slice slic
         if (!is_list_of_strings(value))
             return error_set(error, STATUS_INVALID, param,
                              "%s must be a list of strings, none of them empty.", shown);
-        return set_source(out, param, field->kind, text.text, text.length, error);
+        return constraint_set(out, param, field->kind, text.text, text.length, error);
     case FORM_ANY_OBJECT:
         if (!json_is_bool(value, &flag))
             return error_set(error, STATUS_INVALID, param, "%s must be a boolean.", shown);
-        return flag ? set_source(out, param, field->kind, "{\"type\":\"object\"}", 17, error)
+        return flag ? constraint_set(out, param, field->kind, "{\"type\":\"object\"}", 17, error)
                     : STATUS_OK;
     }
     return STATUS_OK;
@@ -239,7 +239,7 @@ static enum status read_response_format(const struct json_document *document,
     }
     if (json_get(format, "schema"))
         return read_field(format, slice, &schema, param, shown, out, error);
-    return set_source(out, param, GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}", 17, error);
+    return constraint_set(out, param, GRAMMAR_JSON_SCHEMA, "{\"type\":\"object\"}", 17, error);
 }
 
 enum status constraint_read(const struct json_document *document, struct constraint *out,

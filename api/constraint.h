@@ -22,6 +22,9 @@ struct constraint {
    at most as long as the body. */
 enum status constraint_read(const struct json_document *document, struct constraint *out,
                             struct error *error);
+/* Constrain the answer by `source`, which is copied; a second constraint is STATUS_INVALID. */
+enum status constraint_set(struct constraint *out, const char *param, enum grammar_kind kind,
+                           const char *source, size_t length, struct error *error);
 void constraint_deinit(struct constraint *constraint);
 
 #endif

@@ -128,6 +128,9 @@ enum status request_tokenize(const struct api_context *context, struct request *
 /* 400 context_length_exceeded with the numbers, if `count` leaves no room. */
 enum status request_check_length(const struct api_context *context, const struct request *request,
                                  size_t count, const char *param, struct error *error);
+/* Of the constraint that was read: whether it can be done, its bytes, its grammar if it is there. */
+enum status request_take_constraint(const struct api_context *context, struct request *out,
+                                    struct error *error);
 /* Between two units of work: others may have a turn. */
 void request_yield(const struct api_context *context);
 

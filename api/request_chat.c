@@ -355,6 +355,9 @@ static enum status keep_tools(const struct chat *chat, struct request *out, stru
     list.text = out->tools_text;
     for (size_t at = 0; json_next(list, &at, NULL, &tool); entry = json_after(entry)) {
         struct output_tool *kept = &tools[out->tools.count];
+        if (!tool_choice_allows(&chat->choice,
+                                json_string(json_get(json_get(entry, "function"), "name"))))
+            continue;
         kept->name = strdup(json_string(json_get(json_get(entry, "function"), "name")));
         if (!kept->name)
             return error_no_memory(error);
@@ -364,6 +367,24 @@ static enum status keep_tools(const struct chat *chat, struct request *out, stru
     out->parsing.tools = &out->tools;
     out->parsing.calls = chat_template_call_format(chat->chat_template);
     return STATUS_OK;
+}
+
+/* tool_choice required, or a tool by name: the answer is one call, as the format "json" has it. */
+static enum status require_call(const struct chat *chat, struct request *out, struct error *error)
+{
+    struct buffer schema;
+    buffer_init(&schema, 0);
+    enum status status = tool_choice_write_schema(&out->tools, &schema, error);
+    if (status == STATUS_OK && schema.failed)
+        status = error_no_memory(error);
+    if (status == STATUS_OK)
+        status = constraint_set(&out->constraint, "tool_choice", GRAMMAR_JSON_SCHEMA, schema.data,
+                                schema.length, error);
+    buffer_deinit(&schema);
+    if (status == STATUS_OK)
+        status = request_take_constraint(chat->context, out, error);
+    out->parsing.calls = call_format_find("json");
+    return status;
 }
 
 /* Whether what the template printed ends with the mark of reasoning, which goes on then. */
@@ -499,6 +520,10 @@ enum status request_read_chat(const struct api_context *context,
         status = json_read_bool(document->root, "parallel_tool_calls", &parallel, error);
         out->parsing.one_call = !parallel;
     }
+    if (status == STATUS_OK && chat.tools && chat.choice.mode == TOOL_CHOICE_REQUIRED)
+        status = require_call(&chat, out, error);
+    if (out->constraint.source) /* which holds from the first token on */
+        out->parsing.reasoning = NULL;
     if (status == STATUS_OK)
         status = choose_sentinel(&chat, error);
     if (status != STATUS_OK)

@@ -260,14 +260,12 @@ static void read_schedule(const struct api_context *context, const struct answer
 }
 
 /* After ignore_eos: such an answer could not end where its grammar does. */
-static enum status read_constraint(const struct api_context *context,
-                                   const struct json_document *document, struct request *out,
-                                   struct error *error)
+enum status request_take_constraint(const struct api_context *context, struct request *out,
+                                    struct error *error)
 {
     struct constraint *constraint = &out->constraint;
-    enum status status = constraint_read(document, constraint, error);
-    if (status != STATUS_OK || !constraint->source)
-        return status;
+    if (!constraint->source)
+        return STATUS_OK;
     if (!context->grammars)
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", constraint->param,
                               "%s is not supported here: constrained output is off, by "
@@ -281,7 +279,7 @@ static enum status read_constraint(const struct api_context *context,
         return error_set(error, STATUS_INVALID, "min_tokens",
                          "min_tokens cannot be combined with %s, which says where the answer ends.",
                          constraint->param);
-    status = request_take(context, out, constraint->length, error);
+    enum status status = request_take(context, out, constraint->length, error);
     if (status == STATUS_OK)
         out->grammar = grammar_cache_find(context->grammars, constraint->kind, constraint->source,
                                           constraint->length, out->cache_salt);
@@ -329,7 +327,9 @@ enum status request_read_shared(const struct api_context *context,
     if (status == STATUS_OK)
         read_schedule(context, caller, out);
     if (status == STATUS_OK)
-        status = read_constraint(context, document, out, error);
+        status = constraint_read(document, &out->constraint, error);
+    if (status == STATUS_OK)
+        status = request_take_constraint(context, out, error);
     if (status == STATUS_OK)
         status = json_read_string(root, "user", &user, error);
     return status;

@@ -186,3 +186,43 @@ def test_the_table_of_formats_is_true():
     assert {name: templates for name, templates in table.items() if templates} == served
     reasoning = document[document.index("## Reasoning") :].split("with marks are")[1].split("\n\n")[0]
     assert set(re.findall(r"`([^`]+)`", reasoning)) == thinking
+
+
+def test_required_and_named_calls_fit_their_schema(tmp_path):
+    (tmp_path / "template.jinja").write_text(TEMPLATE)
+    named = 0
+    number = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N"}}, "required": ["n"],
+              "additionalProperties": False, "$defs": {"N": {"enum": [7, 8]}}}
+    tools = [*TOOLS, {"type": "function", "function": {"name": "pick", "parameters": number}}]
+    with harness.started("--chat-template", str(tmp_path / "template.jinja"), model=harness.tiny()) as server:
+        for choice in ("required", {"type": "function", "function": {"name": "pick"}}):
+            for seed in range(3):
+                body = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": choice,
+                        "max_tokens": 300, "seed": seed}
+                answer = server.post(body, CHAT)
+                assert answer.status == 200, answer.error
+                (chosen,) = answer.json["choices"]
+                if chosen["finish_reason"] == "length":
+                    continue
+                (call,) = chosen["message"]["tool_calls"]
+                assert (chosen["finish_reason"], chosen["message"]["content"]) == ("tool_calls", None)
+                named += choice != "required"
+                if choice != "required":
+                    assert call["function"]["name"] == "pick"
+                if call["function"]["name"] == "pick":
+                    assert json.loads(call["function"]["arguments"])["n"] in (7, 8)
+    assert named > 0
+
+
+def test_a_constrained_answer_has_no_reasoning(tmp_path):
+    """Also where the prompt opened it: the constraint holds from the first token on."""
+    (tmp_path / "template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<think>\n{% endif %}"
+        "{% if false %}</think>{% endif %}"
+    )
+    with harness.started("--chat-template", str(tmp_path / "template.jinja"), model=harness.tiny()) as server:
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 50}
+        message = server.complete({**body, "structured_outputs": {"choice": ["yes", "no"]}}, CHAT)["choices"][0]["message"]
+        assert message["content"] in ("yes", "no") and "reasoning_content" not in message
+        message = server.complete({**body, "ignore_eos": True}, CHAT)["choices"][0]["message"]
+        assert message["reasoning_content"] and not message["content"]
