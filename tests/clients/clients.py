@@ -37,7 +37,6 @@ class Client:
     packages: tuple            # what a user would install, pinned
     language: str = "python"
     model: str = "qwen"        # "smollm2" where it is strong enough
-    leave_out: tuple = ()      # packages that the client names but does not need here (torch)
     known: dict = dataclasses.field(default_factory=dict)    # {step: why it fails}: what is known not to work
     setup: str = ""            # how a user sets it up, for docs/clients.md
     environment: dict = dataclasses.field(default_factory=dict)
@@ -84,8 +83,7 @@ def _uv():
 def lock(client):
     """Writes the client's lock: what its packages need today, all pinned."""
     wanted = "\n".join(client.packages)
-    leave = [option for name in client.leave_out for option in ("--no-emit-package", name)]
-    done = subprocess.run([_uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *leave, "-"],
+    done = subprocess.run([_uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", "-"],
                           input=wanted, text=True, stdout=subprocess.PIPE, check=True)
     client.lock.parent.mkdir(exist_ok=True)
     client.lock.write_text(done.stdout)

@@ -147,6 +147,17 @@ models:                                  # in Continue's config.yaml
 lm-eval run --model local-completions --tasks hellaswag --model_args \\
   model=default,base_url=http://127.0.0.1:8080/v1/completions,tokenizer_backend=remote
 '''),
+    Client("aiperf", "aiperf", ("aiperf==0.13.0",), model="smollm2", setup='''
+aiperf profile --model default --url http://127.0.0.1:8080 --endpoint-type chat --streaming --request-count 20 --tokenizer builtin
+'''),
+    Client("aider", "aider", ("aider-chat==0.86.2",), setup='''
+aider --model openai/default --openai-api-base http://127.0.0.1:8080/v1 --openai-api-key none --edit-format whole
+'''),
+    Client("codex", "Codex CLI", ("@openai/codex@0.171.0",), "js", known=known(RESPONSES, "one turn"), setup='''
+model_provider = "quire"                 # in ~/.codex/config.toml
+[model_providers.quire]
+base_url = "http://127.0.0.1:8080/v1"
+'''),
 )
 
 
