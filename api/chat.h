@@ -26,6 +26,7 @@ struct chat {
     const struct chat_template *chat_template; /* the model's, or its own for tools */
     const struct chat_shape *shape;
     bool add_generation_prompt, continue_final_message;
+    bool tools_as_text;      /* the template does not print them: they are texts of messages */
     enum chat_part left_out; /* of what the template sees, to find out whether it prints that */
     bool noncharacter[JSON_NONCHARACTERS]; /* those that occur in the request */
     uint32_t sentinel;                     /* a noncharacter that the request does not use */

@@ -63,12 +63,83 @@ static void write_mark(struct chat *chat, size_t begin)
     buffer_append_text(&chat->json, " ");
 }
 
-static void write_content(struct chat *chat, const struct cJSON *message, bool marked)
+/* The tools, for a template that prints none: what they are, and how a call is written. */
+static void append_tools(const struct chat *chat, struct buffer *out)
+{
+    struct json_slice list = json_find(chat->document->text, "tools"), tool;
+    buffer_append_text(out, "You can call these tools, described as JSON, one in a line:\n");
+    for (size_t at = 0; json_next(list, &at, NULL, &tool);) {
+        struct json_slice function = json_find(tool, "function");
+        buffer_append(out, function.text, function.length);
+        buffer_append_text(out, "\n");
+    }
+    buffer_append_text(out, "To call a tool, answer with its name and arguments as JSON:\n"
+                            "<tool_call>{\"name\": \"the tool's name\", \"arguments\": "
+                            "{\"an argument\": \"its value\"}}</tool_call>");
+}
+
+static void append_calls(const struct cJSON *message, struct json_slice slice, struct buffer *out)
+{
+    struct json_slice calls = json_find(slice, "tool_calls"), call;
+    if (!json_first(json_get(message, "tool_calls")))
+        return;
+    for (size_t at = 0; json_next(calls, &at, NULL, &call);) {
+        struct json_slice function = json_find(call, "function");
+        struct json_slice name = json_find(function, "name");
+        struct json_slice arguments = json_find(function, "arguments");
+        buffer_append_text(out, out->length ? "\n" : "");
+        buffer_append_text(out, "<tool_call>{\"name\": ");
+        buffer_append(out, name.text, name.length);
+        buffer_append_text(out, ", \"arguments\": ");
+        if (arguments.text && arguments.text[0] == '"')
+            json_decode_string(arguments, out);
+        else if (arguments.text)
+            buffer_append(out, arguments.text, arguments.length);
+        else
+            buffer_append_text(out, "{}");
+        buffer_append_text(out, "}</tool_call>");
+    }
+}
+
+/* Whether the tools stand in front of this message's text. */
+static bool has_tools(const struct chat *chat, const struct cJSON *message)
+{
+    const char *role = json_string(json_get(message, "role"));
+    return chat->tools_as_text && chat->tools && chat->left_out != CHAT_PART_TOOLS &&
+           message == json_first(chat->messages) &&
+           (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+}
+
+static void join_text(const struct chat *chat, const struct cJSON *message, struct json_slice slice,
+                      struct buffer *out)
+{
+    bool result = chat_is_result(message);
+    if (has_tools(chat, message)) {
+        append_tools(chat, out);
+        buffer_append_text(out, "\n\n");
+    }
+    if (chat->left_out == CHAT_PART_RESULTS && result)
+        return;
+    if (chat->tools_as_text && result)
+        buffer_append_text(out, "<tool_response>");
+    struct buffer text;
+    buffer_init(&text, 0);
+    chat_join_content(message, &text);
+    buffer_append(out, text.data ? text.data : "", text.length);
+    out->failed |= text.failed;
+    buffer_deinit(&text);
+    if (chat->tools_as_text && result)
+        buffer_append_text(out, "</tool_response>");
+    if (chat->tools_as_text && chat->left_out != CHAT_PART_CALLS)
+        append_calls(message, slice, out);
+}
+
+static void write_content(struct chat *chat, const struct cJSON *message, struct json_slice slice,
+                          bool marked)
 {
     struct buffer text;
     buffer_init(&text, 0);
-    if (chat->left_out != CHAT_PART_RESULTS || !chat_is_result(message))
-        chat_join_content(message, &text);
+    join_text(chat, message, slice, &text);
     buffer_append_text(&chat->json, "\"content\":");
     if (text.length == 0 && !text.failed && !marked && chat->shape->null_content &&
         json_first(json_get(message, "tool_calls"))) {
@@ -190,15 +261,17 @@ static void write_message(struct chat *chat, const struct cJSON *message, struct
         role = "system";
     if (strcmp(role, "function") == 0)
         role = "tool";
+    if (chat->tools_as_text && strcmp(role, "tool") == 0)
+        role = "user";
     buffer_appendf(&chat->json, "{\"role\":\"%s\",", role);
-    write_content(chat, message, chat->continue_final_message && !json_after(message));
+    write_content(chat, message, slice, chat->continue_final_message && !json_after(message));
     struct json_slice key, value;
     for (size_t at = 0; json_next(slice, &at, &key, &value);) {
         if (json_slice_is(key, "role") || json_slice_is(key, "content") ||
             json_slice_is(key, "reasoning_content") || value.text[0] == 'n') /* null is absent */
             continue;
         bool calls = json_slice_is(key, "tool_calls");
-        if (calls && (chat->left_out == CHAT_PART_CALLS ||
+        if (calls && (chat->left_out == CHAT_PART_CALLS || chat->tools_as_text ||
                       !json_first(json_get(message, "tool_calls")))) /* so is a list of none */
             continue;
         buffer_append_text(&chat->json, ",");
@@ -221,6 +294,18 @@ void chat_write_context(struct chat *chat)
     const struct cJSON *message = json_first(chat->messages);
     struct json_slice messages = json_find(body, "messages");
     buffer_append_text(json, "{\"messages\":[");
+    if (chat->tools_as_text && chat->tools && chat->left_out != CHAT_PART_TOOLS &&
+        !has_tools(chat, message)) {
+        struct buffer text;
+        buffer_init(&text, 0);
+        append_tools(chat, &text);
+        buffer_append_text(json, "{\"role\":\"system\",\"content\":");
+        buffer_append_text(json, chat->shape->parts ? "[{\"type\":\"text\",\"text\":" : "");
+        json_write_string(json, text.data ? text.data : "", text.length);
+        buffer_append_text(json, chat->shape->parts ? "}]}," : "},");
+        json->failed |= text.failed;
+        buffer_deinit(&text);
+    }
     for (size_t at = 0; json_next(messages, &at, NULL, &value); message = json_after(message)) {
         CHECK(message);
         if (message != json_first(chat->messages))
@@ -228,7 +313,7 @@ void chat_write_context(struct chat *chat)
         write_message(chat, message, value);
     }
     buffer_append_text(json, "],\"tools\":");
-    bool tools = chat->tools && chat->left_out != CHAT_PART_TOOLS;
+    bool tools = chat->tools && chat->left_out != CHAT_PART_TOOLS && !chat->tools_as_text;
     write_value(chat, tools ? json_find(body, "tools") : (struct json_slice){"null", 4});
     buffer_appendf(json, ",\"documents\":null,\"add_generation_prompt\":%s",
                    chat->add_generation_prompt ? "true" : "false");

@@ -418,6 +418,27 @@ static enum status read_reasoning(const struct chat *chat, struct request *out, 
     return STATUS_OK;
 }
 
+static enum status check_printed(struct chat *chat, struct request *out, uint64_t working,
+                                 struct buffer *text, struct error *error);
+
+/* The template drops tools, calls or results: all of them become texts of messages, which it must
+   print. */
+static enum status write_as_text(struct chat *chat, struct request *out, uint64_t working,
+                                 struct buffer *text, struct error *error)
+{
+    chat->tools_as_text = true;
+    buffer_clear(&chat->json);
+    buffer_clear(&chat->final);
+    buffer_clear(text);
+    chat_write_context(chat);
+    if (chat->json.failed || chat->final.failed)
+        return error_no_memory(error);
+    if (chat->tools)
+        out->parsing.calls = call_format_find("json");
+    enum status status = render(chat, text, error);
+    return status == STATUS_OK ? check_printed(chat, out, working, text, error) : status;
+}
+
 /* Nothing that was sent is dropped without a word. The small conversations at load have shown what
    the template prints; the others are looked for here, one rendering each. */
 static enum status check_printed(struct chat *chat, struct request *out, uint64_t working,
@@ -435,7 +456,7 @@ static enum status check_printed(struct chat *chat, struct request *out, uint64_
     };
     bool looked = false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (parts[i].printed || parts[i].index == UINT32_MAX)
+        if ((parts[i].printed && !chat->tools_as_text) || parts[i].index == UINT32_MAX)
             continue;
         looked = true;
         enum status status = request_take(chat->context, out, working, error);
@@ -443,8 +464,10 @@ static enum status check_printed(struct chat *chat, struct request *out, uint64_
             return status;
         bool dropped = is_dropped(chat, parts[i].part, text);
         give_back(chat->context, out, working);
-        if (dropped)
+        if (dropped && chat->tools_as_text)
             return refuse_part(parts[i].part, parts[i].index, error);
+        if (dropped)
+            return write_as_text(chat, out, working, text, error);
     }
     if (!looked)
         return STATUS_OK;

@@ -643,6 +643,7 @@ START_TEST(dropped_without_a_word)
 #define RESULT "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"r\"}"
 #define TOOLS "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
     static const char plain[] = "{% for m in messages %}{{ m.content }};{% endfor %}";
+    static const char mute[] = "{{ messages[-1].content }}";
     static const char late[] = /* tools only when asked for, so the small conversations lack them */
         "{% for m in messages %}{{ m.content }};{% endfor %}{% if with_tools %}{{ tools | tojson }}"
         "{% for m in messages %}{{ m.tool_calls | default('') | string }}{% endfor %}{% endif %}";
@@ -651,14 +652,16 @@ START_TEST(dropped_without_a_word)
     static const struct {
         const char *source, *messages, *fields, *param;
     } cases[] = {
-        {plain, "[" USER "]", TOOLS, "tools"},
+        {plain, "[" USER "]", TOOLS, NULL},
+        {mute, "[" USER "]", TOOLS, "tools"},
+        {mute, "[" USER "," CALL "," USER "]", "", "messages[1].tool_calls"},
         {plain, "[" USER "]", "\"tool_choice\":\"none\"," TOOLS, NULL},
         {plain, "[" USER "]", "\"tools\":[]", NULL},
-        {plain, "[" USER "," CALL "," RESULT "]", "", "messages[1].tool_calls"},
+        {plain, "[" USER "," CALL "," RESULT "]", "", NULL},
         {plain, "[" USER "," RESULT "]", "", NULL},
-        {deaf, "[" USER "," RESULT "]", "", "messages[1].content"},
+        {deaf, "[" USER "," RESULT "]", "", NULL},
         {deaf, "[{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"\"}," USER "]", "", NULL},
-        {late, "[" USER "]", TOOLS, "tools"},
+        {late, "[" USER "]", TOOLS, NULL},
         {late, "[" USER "," CALL "]", TOOLS ",\"chat_template_kwargs\":{\"with_tools\":true}",
          NULL},
         {dump_template, "[" USER "," CALL "," RESULT "]", TOOLS, NULL},

@@ -226,3 +226,22 @@ def test_a_constrained_answer_has_no_reasoning(tmp_path):
         assert message["content"] in ("yes", "no") and "reasoning_content" not in message
         message = server.complete({**body, "ignore_eos": True}, CHAT)["choices"][0]["message"]
         assert message["reasoning_content"] and not message["content"]
+
+
+def test_a_template_without_tools_gets_them_as_text(tmp_path):
+    """The tools, a call and its result cost tokens, and tool_choice none leaves the tools out."""
+    (tmp_path / "template.jinja").write_text("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}")
+    history = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **CALLED}]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"},
+    ]
+    with harness.started("--chat-template", str(tmp_path / "template.jinja"), model=harness.tiny()) as server:
+        def count(messages, **fields):
+            body = {"messages": messages, "max_tokens": 1, **fields}
+            return server.complete(body, CHAT)["usage"]["prompt_tokens"]
+
+        plain = count(history[:1])
+        assert count(history[:1], tools=TOOLS) > plain + 50
+        assert count(history[:1], tools=TOOLS, tool_choice="none") == plain
+        assert count(history) > plain + len(ARGUMENTS) // 4
