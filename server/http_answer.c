@@ -155,10 +155,13 @@ static void open_answer(void *arg)
     enum status status;
     if (is_gone(r))
         status = http_draining(&r->error);
+    else if (r->route->text)
+        status = text_endpoint_answer(&runtime->api, r->route->text, r->body, r->body_length,
+                                      &r->caller, &r->out, &r->error);
     else
         status = answer_open(&runtime->api, r->route->kind, r->body, r->body_length, r->number,
                              &r->caller, wake_answer, r, &answer, &r->error);
-    CHECK((status == STATUS_OK) == (answer != NULL));
+    CHECK((status == STATUS_OK && !r->route->text) == (answer != NULL));
     http_free_body(r);
     if (answer && answer_awaits_grammar(answer)) {
         if (hand_to_grammar_thread(r, answer))
@@ -465,6 +468,8 @@ enum MHD_Result http_answer(struct request *r)
             return MHD_NO;
         if (r->refusal_status)
             return http_reply_error(r, r->refusal_status, &r->error);
+        if (r->route->text)
+            return charge_out(r) ? reply_whole(r) : reply_no_memory(r);
         r->state = REQUEST_WAITING;
     }
     CHECK(r->state == REQUEST_WAITING);

@@ -17,6 +17,7 @@
 #define QUIRE_SERVER_HTTP_REQUEST_H
 
 #include "api/answer.h"
+#include "api/text_endpoints.h"
 #include "base/buffer.h"
 #include "base/metric.h"
 #include "server/access_log.h"
@@ -122,7 +123,8 @@ struct route {
     bool quiet;                                  /* logged at debug level */
     bool probe;                                  /* any Host, and over the limit of connections */
     enum answer_kind kind;                       /* of an answer of the engine */
-    enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine */
+    enum MHD_Result (*reply)(struct request *r); /* NULL: an answer of the engine, or of … */
+    enum text_endpoint text;                     /* … the tokenizer */
 };
 
 /* The first value of a header of the request, or NULL. */

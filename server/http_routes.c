@@ -51,6 +51,8 @@ static const struct route routes[] = {
     {"/rerank", "rerank", ALLOW_POST, true, true, false, false, ANSWER_RERANK, NULL},
     {"/v1/score", "score", ALLOW_POST, true, true, false, false, ANSWER_SCORE, NULL},
     {"/score", "score", ALLOW_POST, true, true, false, false, ANSWER_SCORE, NULL},
+    {"/tokenize", "tokenize", ALLOW_POST, true, true, false, false, 0, NULL, TEXT_TOKENIZE},
+    {"/detokenize", "detokenize", ALLOW_POST, true, true, false, false, 0, NULL, TEXT_DETOKENIZE},
     {"/v1/models", "models", ALLOW_GET, false, true, false, false, 0, get_models},
     {"/v1/models/", "model", ALLOW_GET, false, true, false, false, 0, get_model},
     {"/v1/cache/reset", "cache_reset", ALLOW_POST, true, true, false, false, 0, post_cache_reset},
@@ -470,7 +472,8 @@ static enum MHD_Result get_root(struct request *r)
         r, 200, "text/plain; charset=utf-8",
         "Quire " QUIRE_VERSION "\n\n"
         "POST /v1/chat/completions   POST /v1/completions   GET /v1/models\n"
-        "POST /v1/cache/reset\n"
+        "POST /v1/embeddings   POST /v1/rerank   POST /v1/score\n"
+        "POST /tokenize   POST /detokenize   POST /v1/cache/reset\n"
         "GET /health   GET /ready   GET /metrics   GET /debug/memory   GET /version\n");
 }
 

@@ -19,8 +19,9 @@
 #include <unistd.h>
 
 static const char *const route_names[HTTP_METRIC_ROUTES] = {
-    "other", "chat",    "completions", "models", "model",  "health",
-    "ready", "metrics", "version",     "root",   "memory", "cache_reset",
+    "other",      "chat",    "completions", "models",   "model",      "health",
+    "ready",      "metrics", "version",     "root",     "memory",     "cache_reset",
+    "embeddings", "rerank",  "score",       "tokenize", "detokenize",
 };
 /* The first 0 ends the list and counts what is not in it. */
 static const unsigned codes[HTTP_METRIC_CODES] = {200, 204, 400, 401, 403, 404, 405, 408, 413, 414,
@@ -344,14 +345,14 @@ static void write_http(struct writer *writer, const struct metrics_view *view)
     }
     family(writer, "http_requests_total", "counter", "Requests answered, as vLLM counts them.");
     for (unsigned i = 0; i < HTTP_METRIC_ROUTES && route_names[i]; i++) {
-        for (unsigned class = 2; class <= 5; class ++) {
+        for (unsigned hundreds = 2; hundreds <= 5; hundreds++) {
             uint64_t count = 0;
             for (unsigned j = 0; j < HTTP_METRIC_CODES; j++)
-                count += codes[j] / 100 == class ? metric_get(&view->http->requests[i][j]) : 0;
+                count += codes[j] / 100 == hundreds ? metric_get(&view->http->requests[i][j]) : 0;
             if (count)
                 buffer_appendf(writer->out,
                                "http_requests_total{handler=\"%s\",status=\"%uxx\"} %" PRIu64 "\n",
-                               route_names[i], class, count);
+                               route_names[i], hundreds, count);
         }
     }
     plain(writer, "quire_http_connections", "gauge", "Open connections.", view->connections);

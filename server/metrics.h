@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define HTTP_METRIC_ROUTES 16
+#define HTTP_METRIC_ROUTES 24
 #define HTTP_METRIC_CODES 24
 
 /* Answers by route and status, counted when they end. */
