@@ -59,7 +59,7 @@ enum call_arguments { CALL_ARGUMENTS_JSON, CALL_ARGUMENTS_XML };
 #define CALL_FORMAT_MARKS 6
 
 struct call_format {
-    const char *name; /* of --tool-call-format */
+    const char *name; /* in docs/api.md */
     /* What opens a call, and what closes it; the list ends with NULL. */
     struct {
         const char *open, *close;

@@ -245,3 +245,25 @@ def test_a_template_without_tools_gets_them_as_text(tmp_path):
         assert count(history[:1], tools=TOOLS) > plain + 50
         assert count(history[:1], tools=TOOLS, tool_choice="none") == plain
         assert count(history) > plain + len(ARGUMENTS) // 4
+
+
+@pytest.mark.parametrize("fields", [{}, {"tool_choice": "required"}])
+def test_a_model_with_examples_makes_the_right_call(fields):
+    template = pathlib.Path(__file__).parents[1] / "api" / "templates" / "hermes-tools.jinja"
+    messages = []
+    for city in ("Paris", "London", "Rome", "Berlin"):
+        function = {"name": "get_weather", "arguments": json.dumps({"city": city})}
+        messages += [
+            {"role": "user", "content": f"What is the weather in {city}?"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "c", "content": "sunny"},
+            {"role": "assistant", "content": "It is sunny."},
+        ]
+    messages.append({"role": "user", "content": "What is the weather in Oslo?"})
+    with harness.started("--chat-template", str(template), model=harness.MODEL) as server:
+        answer = server.client().chat.completions.create(
+            model="default", messages=messages, tools=TOOLS, temperature=0, max_tokens=60, **fields
+        )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments)["city"] == "Oslo"
