@@ -43,7 +43,7 @@ static enum status too_long(const struct api_context *context, const char *than,
                             const char *param, struct error *error)
 {
     return error_set_code(error, STATUS_INVALID, "context_length_exceeded", param,
-                          "This server's maximum context length is %u tokens, answer included; the "
+                          "This model's maximum context length is %u tokens, answer included; the "
                           "prompt is too long: it has %s%zu tokens. Shorten the prompt.",
                           context->max_model_len, than, count);
 }

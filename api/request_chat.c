@@ -218,7 +218,7 @@ static enum status check_texts_fit(const struct chat *chat, struct error *error)
         total += count;
         if (status == STATUS_TOO_LARGE || total > limit)
             return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "messages",
-                                  "This server's maximum context length is %zu tokens, answer "
+                                  "This model's maximum context length is %zu tokens, answer "
                                   "included; the prompt is too long: it has more than %zu tokens. "
                                   "Shorten the prompt.",
                                   limit, total - 1);

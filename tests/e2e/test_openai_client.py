@@ -429,4 +429,5 @@ def test_too_long_is_a_bad_request_with_the_numbers(client, server):
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="default", prompt=[500] * (limit + 7), max_tokens=1)
     assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
+    assert "this model's maximum context length is" in str(caught.value).lower(), "litellm knows it by these words"
     assert str(limit) in caught.value.message and str(limit + 7) in caught.value.message
