@@ -12,8 +12,9 @@
 
 static const struct call_format formats[] = {
     {
-        .name = "hermes", /* Hermes, Qwen 2.5 and 3, SmolLM */
-        .marks = {{"<tool_call>", "</tool_call>"}},
+        .name = "hermes", /* Hermes, Qwen 2.5 and 3, SmolLM; Qwen2.5-Coder leaves the marks out */
+        .marks = {{"<tool_call>", "</tool_call>"}, {"```json", "```"}},
+        .bare = true,
         .signs = {"<tool_call>"},
     },
     {

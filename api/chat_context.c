@@ -322,6 +322,11 @@ void chat_write_context(struct chat *chat)
         write_value(chat, json_find(body, "reasoning_effort"));
     }
     struct json_slice arguments = json_find(body, "chat_template_kwargs");
+    const struct cJSON *given = json_get(chat->document->root, "chat_template_kwargs");
+    if (json_get(chat->document->root, "enable_thinking") && !json_get(given, "enable_thinking")) {
+        buffer_append_text(json, ",\"enable_thinking\":");
+        write_value(chat, json_find(body, "enable_thinking"));
+    }
     for (size_t at = 0; arguments.text && json_next(arguments, &at, &key, &value);) {
         buffer_append_text(json, ",");
         write_value(chat, key);

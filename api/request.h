@@ -97,6 +97,12 @@ enum status request_read_completion(const struct api_context *context,
                                     const struct json_document *document, struct request *out,
                                     struct error *error);
 
+/* request_fim.c: the prompt that asks for what stands between `text` and `suffix`. STATUS_UNSUPPORTED
+   where the vocabulary has no tokens for it. */
+enum status request_fill_in(const struct api_context *context, struct request *request,
+                            const char *text, const char *suffix, struct request_prompt *out,
+                            struct error *error);
+
 /* request_chat.c: the fields of /v1/chat/completions, its template, its one prompt. */
 enum status request_read_chat(const struct api_context *context,
                               const struct json_document *document, struct request *out,

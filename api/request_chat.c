@@ -52,6 +52,7 @@ static enum status read_fields(struct chat *chat, struct request *out, struct er
 {
     const struct cJSON *root = chat->document->root;
     const char *effort = NULL;
+    bool thinking;
     if (json_get(root, "chat_template"))
         return error_set_code(error, STATUS_UNSUPPORTED, "unsupported_parameter", "chat_template",
                               "chat_template cannot be set by a request; the operator sets it.");
@@ -66,6 +67,8 @@ static enum status read_fields(struct chat *chat, struct request *out, struct er
         status = chat_check_modalities(root, error);
     if (status == STATUS_OK)
         status = json_read_string(root, "reasoning_effort", &effort, error);
+    if (status == STATUS_OK)
+        status = json_read_bool(root, "enable_thinking", &thinking, error);
     if (status == STATUS_OK)
         status =
             json_read_bool(root, "continue_final_message", &chat->continue_final_message, error);

@@ -14,6 +14,7 @@
 
 struct completion_fields {
     bool echo, parse_special, add_special_tokens;
+    const char *suffix; /* in the document; NULL: the answer goes on behind the prompt */
 };
 
 static enum status read_fields(const struct cJSON *root, struct request *out,
@@ -28,8 +29,14 @@ static enum status read_fields(const struct cJSON *root, struct request *out,
         status = json_read_bool(root, "parse_special", &fields->parse_special, error);
     if (status == STATUS_OK)
         status = json_read_bool(root, "add_special_tokens", &fields->add_special_tokens, error);
+    if (status == STATUS_OK)
+        status = json_read_string(root, "suffix", &fields->suffix, error);
     if (status != STATUS_OK)
         return status;
+    if (fields->suffix && fields->suffix[0] == '\0')
+        fields->suffix = NULL;
+    if (fields->suffix && fields->echo)
+        return error_set(error, STATUS_INVALID, "echo", "echo cannot be combined with suffix.");
     out->max_tokens = request_max_tokens(out, COMPLETION_MAX_TOKENS);
     out->want_logprobs = logprobs >= 0;
     out->top_logprobs = logprobs > 0 ? (uint32_t)logprobs : 0;
@@ -74,6 +81,8 @@ static enum status add_text(const struct api_context *context, const struct cJSO
     const char *text = json_string(value);
     size_t length = strlen(text);
     struct request_prompt *prompt = &out->prompts[out->prompt_count++];
+    if (fields->suffix)
+        return request_fill_in(context, out, text, fields->suffix, prompt, error);
     unsigned flags = (fields->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
                      (fields->add_special_tokens ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
     enum status status =
@@ -143,6 +152,8 @@ enum status request_read_completion(const struct api_context *context,
     enum status status = read_fields(document->root, out, &fields, error);
     if (status != STATUS_OK)
         return status;
+    if (document->ids && fields.suffix)
+        return error_set(error, STATUS_INVALID, "suffix", "suffix needs a prompt of text.");
     if (document->ids)
         return read_id_prompts(context, document, &fields, out, error);
     const struct cJSON *prompt = json_get(document->root, "prompt");

@@ -194,7 +194,7 @@ static const struct {
     {"prompt_embeds", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
     {"service_tier", BOTH, "\"x\" 1", "\"auto\" \"default\""},
     {"store", BOTH, "true", "false"},
-    {"suffix", BOTH, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
+    {"suffix", CHAT, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
     {"tools", COMPLETIONS, "\"x\" [1] {\"a\":1}", "\"\" [] {} false"},
     {"top_logprobs", COMPLETIONS, "2 0.25 \"x\"", "0"},
     {"verbosity", CHAT, "\"x\" 1", "\"medium\""},
@@ -360,6 +360,9 @@ START_TEST(only_completions)
         {"\"echo\":1", STATUS_INVALID, "echo"},
         {"\"best_of\":4,\"n\":2,\"stream\":true", STATUS_INVALID, "best_of"},
         {"\"echo\":true,\"logprobs\":1", STATUS_UNSUPPORTED, "logprobs"},
+        {"\"suffix\":\"x\"", STATUS_UNSUPPORTED, "suffix"}, /* no marks in this vocabulary */
+        {"\"suffix\":5", STATUS_INVALID, "suffix"},
+        {"\"suffix\":\"x\",\"echo\":true", STATUS_INVALID, "echo"},
         {"\"parse_special\":1", STATUS_INVALID, "parse_special"},
         {"\"add_special_tokens\":0", STATUS_INVALID, "add_special_tokens"},
     };
