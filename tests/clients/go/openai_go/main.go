@@ -43,8 +43,7 @@ func tool(name, about string, properties map[string]any, required ...string) ope
 }
 
 func toolLoop(streamed bool) error {
-	body := question("What is the weather in Oslo, and what is 1234 times 5678? Call the tool weather for the city and the tool multiply " +
-		"for the numbers, then answer with both results.")
+	body := question("What is 1234 times 5678? Call the tool multiply with the numbers, then answer with the product.")
 	integer := map[string]any{"type": "integer"}
 	body.Tools = []openai.ChatCompletionToolUnionParam{
 		tool("weather", "Returns the weather of a city.", map[string]any{"city": map[string]any{"type": "string"}}, "city"),
@@ -72,7 +71,7 @@ func toolLoop(streamed bool) error {
 		}
 		if len(message.ToolCalls) == 0 {
 			text := strings.ReplaceAll(message.Content, ",", "")
-			if !called["weather"] || !called["multiply"] || !strings.Contains(text, product) || !strings.Contains(text, "snow") {
+			if !called["multiply"] || !strings.Contains(text, product) {
 				return fmt.Errorf("called %v, said %q", called, message.Content)
 			}
 			return nil
