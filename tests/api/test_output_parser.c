@@ -10,6 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MUTATIONS 40 /* of each example */
+#else
+#define MUTATIONS 300
+#endif
+
 #define SCHEMA                                                                                     \
     "{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"},"                         \
     "\"days\":{\"type\":\"integer\"},\"list\":{\"type\":\"array\"}}}"
@@ -460,7 +466,7 @@ START_TEST(no_mutation_of_a_call_loses_a_byte)
         return; /* decoded, or more than is counted below */
     struct output_parser_spec spec = spec_of(e->format);
     uint32_t seed = 1 + (uint32_t)_i * 7919;
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < MUTATIONS; round++) {
         struct buffer text;
         buffer_init(&text, 0);
         buffer_append_text(&text, e->text);
