@@ -33,7 +33,7 @@ struct api_context {
     uint32_t pooled_count;   /* floats of an embedding, or scores of POOLING_RANK */
     bool embeds_only;        /* an encoder: it generates no text */
     const char *pooling_why; /* NONE: what to do about it */
-    uint32_t max_seqs;       /* of the engine: choices of a prompt; 0: LIMIT_CHOICES */
+    uint32_t max_choices;    /* of a prompt; 0: LIMIT_CHOICES */
     /* NULL, or called by answer_open between units of a long request's work, on its thread and with
        no lock held: other answers may be opened within it. */
     void (*yield)(void *arg);

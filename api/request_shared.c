@@ -207,10 +207,10 @@ static enum status read_choices(const struct api_context *context, const struct 
             return status;
     }
     best_of = best_of == ASKED_NOTHING ? count : best_of;
-    int64_t most = context->max_seqs ? context->max_seqs : LIMIT_CHOICES;
+    int64_t most = context->max_choices ? context->max_choices : LIMIT_CHOICES;
     if (count > most || best_of > most)
         return error_set(error, STATUS_INVALID, count > most ? "n" : "best_of",
-                         "%s must be at most %lld, the number of sequences that run at once.",
+                         "%s must be at most %lld here, the larger of 16 and --max-seqs.",
                          count > most ? "n" : "best_of", (long long)most);
     out->shown_count = (uint32_t)count;
     out->choice_count = (uint32_t)best_of;
