@@ -17,14 +17,15 @@ enum output_event_kind {
     OUTPUT_REASONING, /* text: what the model thinks, its marks left out */
     OUTPUT_CONTENT,   /* text: what it says */
     OUTPUT_CALL,      /* text: the name of the tool; call `call` begins */
-    OUTPUT_ARGUMENTS, /* text: a piece of call `call`'s arguments, a JSON object in all */
+    OUTPUT_ARGUMENTS, /* text: a piece of call `call`'s arguments, in all what the model wrote: a
+                         JSON object, unless the call is broken */
     OUTPUT_CALL_END,  /* call `call` is complete */
 };
 
 struct output_event {
     enum output_event_kind kind;
     uint32_t call;    /* counted from 0 in its choice */
-    const char *text; /* [length] bytes of UTF-8, whole characters; valid while it is handed over */
+    const char *text; /* [length] bytes of UTF-8, whole characters; valid until `take` returns */
     size_t length;
 };
 

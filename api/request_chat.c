@@ -229,8 +229,6 @@ static enum status check_texts_fit(const struct chat *chat, struct error *error)
     return STATUS_OK;
 }
 
-/* A conversation that is too long for the template is first of all too long, if it is; the template
-   is the reason only where the messages themselves would fit. */
 /* Three quarters of what requests leave free now, entered as theirs until the prompt is made. Only
    for a long conversation: the fuel that a template's own account stands for is for one that holds
    all that it makes, and most of a small budget would have to be set aside for it. */
@@ -258,6 +256,8 @@ static void end_lending(struct chat *chat)
     chat->lent_bytes = 0;
 }
 
+/* A conversation that is too long for the template is first of all too long, if it is; the template
+   is the reason only where the messages themselves would fit. */
 static enum status render(struct chat *chat, struct buffer *text, struct error *error)
 {
     const struct chat_template *chat_template = chat->chat_template;
