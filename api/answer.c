@@ -209,7 +209,7 @@ void answer_close(struct answer *answer)
         return;
     for (uint32_t i = 0; answer->completions && i < answer->request.prompt_count; i++)
         completion_release(answer->completions[i]);
-    for (uint32_t i = 0; answer->choices && i < answer->choice_count; i++)
+    for (uint32_t i = 0; i < answer->choice_count; i++)
         answer_text_deinit(&answer->choices[i].text);
     free(answer->completions);
     free(answer->choices);

@@ -27,6 +27,20 @@ static void write_event_logprobs(struct answer *answer, struct answer_choice *ch
     }
 }
 
+/* Behind an event's log-probabilities; `ended`: the choice that it ends, or NULL. */
+static void end_event(const struct answer *answer, const struct answer_choice *ended,
+                      struct buffer *out)
+{
+    struct answer_end end = ended ? answer_end_of(answer, ended) : (struct answer_end){0};
+    struct answer_usage usage;
+    bool shown = answer->request.usage_in_every_chunk;
+    if (shown)
+        usage = answer_usage(answer);
+    answer_write_finish(&end, out);
+    answer_write_chunk_tail(&answer->head, shown ? &usage : NULL, out);
+    buffer_append_text(out, "\n\n");
+}
+
 /* One event of one choice. `role`: the first of a chat; `last`: the one with the finish reason. */
 static void write_event(struct answer *answer, struct answer_choice *choice, const char *text,
                         size_t length, uint32_t first, bool role, bool last, struct buffer *out)
@@ -51,12 +65,7 @@ static void write_event(struct answer *answer, struct answer_choice *choice, con
         buffer_append_text(out, ",");
     }
     write_event_logprobs(answer, choice, first, out);
-    struct answer_end end = last ? answer_end_of(answer, choice) : (struct answer_end){0};
-    struct answer_usage usage = answer_usage(answer);
-    answer_write_finish(&end, out);
-    answer_write_chunk_tail(&answer->head, answer->request.usage_in_every_chunk ? &usage : NULL,
-                            out);
-    buffer_append_text(out, "\n\n");
+    end_event(answer, last ? choice : NULL, out);
 }
 
 /* The events of one delta, each an event of the stream; the first one has the log-probabilities. */
@@ -99,11 +108,7 @@ static void write_output_event(void *arg, const struct output_event *event)
     buffer_append_text(out, "},");
     write_event_logprobs(answer, writer->choice, writer->first, out);
     writer->first = writer->choice->text.next;
-    struct answer_usage usage = answer_usage(answer);
-    answer_write_finish(&(struct answer_end){0}, out);
-    answer_write_chunk_tail(&answer->head, answer->request.usage_in_every_chunk ? &usage : NULL,
-                            out);
-    buffer_append_text(out, "\n\n");
+    end_event(answer, NULL, out);
 }
 
 /* The first event of a choice, once there is something to say; echoed prompts in pieces. */

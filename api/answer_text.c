@@ -58,9 +58,8 @@ bool answer_push_token(struct answer *answer, struct text_state *state, uint32_t
     const struct tokenizer *tokenizer = answer->context->tokenizer;
     const struct request *request = &answer->request;
     size_t length;
-    bool special = !request->skip_special && tokenizer_is_control(tokenizer, token);
-    const char *bytes = special ? tokenizer_text(tokenizer, token, &length)
-                                : tokenizer_piece(tokenizer, token, &length);
+    const char *bytes = request->skip_special ? tokenizer_piece(tokenizer, token, &length)
+                                              : tokenizer_shown_piece(tokenizer, token, &length);
     if (length == 0 && request_parses(request)) { /* a mark may be a control token */
         size_t size;
         const char *mark = tokenizer_text(tokenizer, token, &size);

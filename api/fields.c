@@ -3,10 +3,8 @@
 
 #include "api/request.h"
 
-#include <float.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #define PLACE(member) .offset = offsetof(struct request, member)

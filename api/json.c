@@ -9,6 +9,7 @@
 
 #include <cjson/cJSON.h>
 
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -260,6 +261,15 @@ bool json_number(const struct cJSON *value, double *out)
     return true;
 }
 
+bool json_id(const struct cJSON *value, uint32_t end, uint32_t *out)
+{
+    double number;
+    if (!json_number(value, &number) || !(number >= 0 && number < end) || number != floor(number))
+        return false;
+    *out = (uint32_t)number;
+    return true;
+}
+
 enum status json_read_float(const struct cJSON *object, const char *name, double low, double high,
                             float *out, struct error *error)
 {
@@ -267,10 +277,16 @@ enum status json_read_float(const struct cJSON *object, const char *name, double
     double number;
     if (!value)
         return STATUS_OK;
-    if (!json_number(value, &number) || !(number >= low && number <= high))
+    if (!json_number(value, &number) || !(number >= low && number <= high)) {
+        if (isinf(low))
+            return error_set(error, STATUS_INVALID, name, "%s must be a finite number.", name);
+        if (isinf(high))
+            return error_set(error, STATUS_INVALID, name, "%s must be a finite number from %g on.",
+                             name, low);
         return error_set(error, STATUS_INVALID, name, "%s must be a number from %g to %g.", name,
                          low, high);
-    *out = (float)number;
+    }
+    *out = (float)fmin(fmax(number, (double)-FLT_MAX), (double)FLT_MAX);
     return STATUS_OK;
 }
 

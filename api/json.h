@@ -53,10 +53,13 @@ uint32_t json_count(const struct cJSON *container);
 const struct cJSON *json_first(const struct cJSON *container); /* of an array or object, or NULL */
 const struct cJSON *json_after(const struct cJSON *value);     /* its next sibling, or NULL */
 const char *json_key(const struct cJSON *value);
+/* An integer from 0 on, below `end`: a token's id. False for anything else. */
+bool json_id(const struct cJSON *value, uint32_t end, uint32_t *out);
 /* A finite number; false for anything else, an overflow (1e999) included. */
 bool json_number(const struct cJSON *value, double *out);
 
-/* Optional fields: absent or null leaves *out alone. STATUS_INVALID names the field. */
+/* Optional fields: absent or null leaves *out alone. STATUS_INVALID names the field. Bounds may be
+   infinite; what a float cannot hold is the largest float. */
 enum status json_read_float(const struct cJSON *object, const char *name, double low, double high,
                             float *out, struct error *error);
 /* Integers. Above 2^53, where `high` allows it (INFINITY: any), they count as 2^53. */

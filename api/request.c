@@ -71,40 +71,50 @@ static size_t truncate(const struct api_context *context, const struct request *
     return most;
 }
 
+/* The text's tokens, of which there are at most `most`: STATUS_TOO_LARGE. */
+static enum status encode(const struct api_context *context, const char *text, size_t length,
+                          unsigned flags, uint32_t sentinel, size_t most,
+                          struct request_prompt *out, struct error *error)
+{
+    const struct tokenizer_yield yield = {context->yield, context->yield_arg};
+    request_yield(context);
+    return tokenizer_encode_yielding(context->tokenizer, text, length, flags, sentinel, most,
+                                     yield.call ? &yield : NULL, &out->tokens, &out->count, error);
+}
+
+enum status request_encode_whole(const struct api_context *context, struct request *request,
+                                 const char *text, size_t length, unsigned flags, uint32_t sentinel,
+                                 struct request_prompt *out, struct error *error)
+{
+    size_t most = length + 2; /* no token has less than a byte, and two may stand around the text */
+    TRY(request_take(context, request, most * sizeof *out->tokens, error));
+    return encode(context, text, length, flags, sentinel, most, out, error);
+}
+
 enum status request_tokenize(const struct api_context *context, struct request *request,
                              const char *text, size_t length, unsigned flags, uint32_t sentinel,
                              const char *param, struct request_prompt *out, struct error *error)
 {
-    uint32_t *tokens = NULL;
-    size_t count = 0, most = context->max_model_len;
+    bool cut = request->truncate_tokens != 0;
     struct error inner = {0};
-    const struct tokenizer_yield yield = {context->yield, context->yield_arg};
-    enum status status = STATUS_OK;
-    if (request->truncate_tokens != 0) { /* all of it is encoded: no token has less than a byte */
-        most = length + 2;
-        status = request_take(context, request, most * sizeof *tokens, error);
-    }
-    request_yield(context);
-    if (status == STATUS_OK)
-        status = tokenizer_encode_yielding(context->tokenizer, text, length, flags, sentinel, most,
-                                           yield.call ? &yield : NULL, &tokens, &count, &inner);
-    if (status == STATUS_TOO_LARGE && inner.status == STATUS_TOO_LARGE)
-        return too_long(context, "more than ", context->max_model_len, param, error);
-    if (status != STATUS_OK) {
-        if (error && inner.status != STATUS_OK)
+    if (cut) {
+        TRY(request_encode_whole(context, request, text, length, flags, sentinel, out, error));
+        out->count = truncate(context, request, out->tokens, out->count);
+    } else {
+        enum status status =
+            encode(context, text, length, flags, sentinel, context->max_model_len, out, &inner);
+        if (status == STATUS_TOO_LARGE)
+            return too_long(context, "more than ", context->max_model_len, param, error);
+        if (status != STATUS_OK && error)
             *error = inner;
-        return status;
+        TRY(status);
     }
-    count = truncate(context, request, tokens, count);
-    out->tokens = tokens;
-    out->count = count;
-    if (count == 0)
+    if (out->count == 0)
         return error_set(error, STATUS_INVALID, param,
                          "%s is empty, and this model has no token to begin a text with.", param);
-    status = request_check_length(context, request, count, param, error);
-    if (status == STATUS_OK && request->truncate_tokens == 0)
-        status = request_take(context, request, count * sizeof *tokens, error);
-    return status;
+    TRY(request_check_length(context, request, out->count, param, error));
+    return cut ? STATUS_OK
+               : request_take(context, request, out->count * sizeof *out->tokens, error);
 }
 
 uint32_t request_max_tokens(const struct request *request, uint32_t rest)

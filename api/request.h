@@ -44,7 +44,7 @@ struct request {
     int64_t truncate_tokens; /* 0: not cut; -1: to what the context holds */
     struct token_rules rules;
     void *rules_memory;
-    /* as the client said it, for request.c to look at */
+    /* as the client said it; request_shared.c makes the fields above of it */
     int64_t asked_tokens, asked_choices, asked_best_of, asked_top_k, asked_min_keep,
         asked_min_tokens, asked_priority;
     float asked_timeout_s;
@@ -131,6 +131,16 @@ uint32_t request_max_tokens(const struct request *request, uint32_t rest);
 enum status request_tokenize(const struct api_context *context, struct request *request,
                              const char *text, size_t length, unsigned flags, uint32_t sentinel,
                              const char *param, struct request_prompt *out, struct error *error);
+/* All tokens of `text`, entered, however many there are. */
+enum status request_encode_whole(const struct api_context *context, struct request *request,
+                                 const char *text, size_t length, unsigned flags, uint32_t sentinel,
+                                 struct request_prompt *out, struct error *error);
+/* The tokenizer's flags of the fields parse_special and add_special_tokens. */
+static inline unsigned request_text_flags(bool parse_special, bool add_special_tokens)
+{
+    return (parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
+           (add_special_tokens ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
+}
 /* 400 context_length_exceeded with the numbers, if `count` leaves no room. */
 enum status request_check_length(const struct api_context *context, const struct request *request,
                                  size_t count, const char *param, struct error *error);

@@ -83,8 +83,7 @@ static enum status add_text(const struct api_context *context, const struct cJSO
     struct request_prompt *prompt = &out->prompts[out->prompt_count++];
     if (fields->suffix)
         return request_fill_in(context, out, text, fields->suffix, prompt, error);
-    unsigned flags = (fields->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
-                     (fields->add_special_tokens ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
+    unsigned flags = request_text_flags(fields->parse_special, fields->add_special_tokens);
     enum status status =
         request_tokenize(context, out, text, length, flags, 0, "prompt", prompt, error);
     if (status != STATUS_OK || !fields->echo)

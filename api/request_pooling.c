@@ -19,8 +19,7 @@ struct text_fields {
 
 static unsigned flags_of(const struct text_fields *fields)
 {
-    return (fields->parse_special ? TOKENIZER_PARSE_SPECIAL : 0u) |
-           (fields->add_special_tokens ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
+    return request_text_flags(fields->parse_special, fields->add_special_tokens);
 }
 
 static enum status read_text_fields(const struct cJSON *root, struct text_fields *fields,
@@ -80,13 +79,13 @@ static enum status add_ids(const struct api_context *context, const struct cJSON
     if (!prompt->tokens)
         return error_no_memory(error);
     for (const struct cJSON *entry = json_first(list); entry; entry = json_after(entry)) {
-        double id;
-        if (!json_number(entry, &id))
+        double number;
+        if (!json_number(entry, &number))
             return refuse_input(error);
-        if (!(id >= 0 && id < vocabulary && id == floor(id)))
+        if (!json_id(entry, vocabulary, &prompt->tokens[prompt->count]))
             return error_set(error, STATUS_INVALID, "input",
                              "input holds a token id that is not one below %u.", vocabulary);
-        prompt->tokens[prompt->count++] = (uint32_t)id;
+        prompt->count++;
     }
     return STATUS_OK;
 }

@@ -110,12 +110,9 @@ static enum status read_sampling(const struct api_context *context,
     out->sampling.min_keep = (uint32_t)out->asked_min_keep;
     out->rules.min_tokens = (uint32_t)min_u64((uint64_t)out->asked_min_tokens, UINT32_MAX);
     out->rules.keep_stop = out->include_stop;
-    enum status status = read_seed(document, &out->sampling, error);
-    if (status == STATUS_OK)
-        status = read_logit_bias(context, document->root, out, error);
-    if (status == STATUS_OK)
-        status = request_read_rules(context, document->root, out, error);
-    return status;
+    TRY(read_seed(document, &out->sampling, error));
+    TRY(read_logit_bias(context, document->root, out, error));
+    return request_read_rules(context, document->root, out, error);
 }
 
 /* Editors send empty ones: there is nothing to stop at. */
@@ -210,8 +207,8 @@ static enum status read_choices(const struct api_context *context, const struct 
     int64_t most = context->max_choices ? context->max_choices : LIMIT_CHOICES;
     if (count > most || best_of > most)
         return error_set(error, STATUS_INVALID, count > most ? "n" : "best_of",
-                         "%s must be at most %lld here, the larger of 16 and --max-seqs.",
-                         count > most ? "n" : "best_of", (long long)most);
+                         "%s must be at most %lld here, the larger of %d and --max-seqs.",
+                         count > most ? "n" : "best_of", (long long)most, LIMIT_CHOICES_QUEUED);
     out->shown_count = (uint32_t)count;
     out->choice_count = (uint32_t)best_of;
     if (best_of < count)
@@ -307,30 +304,17 @@ enum status request_read_shared(const struct api_context *context,
     const struct cJSON *root = document->root;
     const char *user = NULL;
     set_defaults(out);
-    enum status status = read_model(context, root, error);
-    if (status == STATUS_OK)
-        status = fields_check(out->kind, root, error);
-    if (status == STATUS_OK)
-        status = fields_read(out->kind, root, out, error);
-    if (status == STATUS_OK)
-        status = read_sampling(context, document, out, error);
-    if (status == STATUS_OK)
-        status = read_stops(context, root, out, error);
-    if (status == STATUS_OK)
-        status = read_truncation(root, out, error);
-    if (status == STATUS_OK)
-        status = read_streaming(root, out, error);
-    if (status == STATUS_OK)
-        status = read_choices(context, root, out, error);
-    if (status == STATUS_OK)
-        status = read_cache(root, caller->cache_salt, out, error);
-    if (status == STATUS_OK)
-        read_schedule(context, caller, out);
-    if (status == STATUS_OK)
-        status = constraint_read(document, &out->constraint, error);
-    if (status == STATUS_OK)
-        status = request_take_constraint(context, out, error);
-    if (status == STATUS_OK)
-        status = json_read_string(root, "user", &user, error);
-    return status;
+    TRY(read_model(context, root, error));
+    TRY(fields_check(out->kind, root, error));
+    TRY(fields_read(out->kind, root, out, error));
+    TRY(read_sampling(context, document, out, error));
+    TRY(read_stops(context, root, out, error));
+    TRY(read_truncation(root, out, error));
+    TRY(read_streaming(root, out, error));
+    TRY(read_choices(context, root, out, error));
+    TRY(read_cache(root, caller->cache_salt, out, error));
+    read_schedule(context, caller, out);
+    TRY(constraint_read(document, &out->constraint, error));
+    TRY(request_take_constraint(context, out, error));
+    return json_read_string(root, "user", &user, error);
 }

@@ -9,13 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a token shows: its bytes, a control token its text. */
-static const char *shown_text(const struct tokenizer *tokenizer, uint32_t token, size_t *length)
-{
-    return tokenizer_is_control(tokenizer, token) ? tokenizer_text(tokenizer, token, length)
-                                                  : tokenizer_piece(tokenizer, token, length);
-}
-
 /* Room for what will be written, twice: a buffer grows by doubling. */
 static enum status take_output(const struct api_context *context, struct request *request,
                                uint64_t bytes, struct error *error)
@@ -29,7 +22,7 @@ static void write_token_text(const struct tokenizer *tokenizer, uint32_t token,
 {
     struct detokenizer detokenizer;
     size_t length;
-    const char *text = shown_text(tokenizer, token, &length);
+    const char *text = tokenizer_shown_piece(tokenizer, token, &length);
     detokenizer_init(&detokenizer);
     buffer_clear(piece);
     detokenizer_push(&detokenizer, text, length, piece);
@@ -44,7 +37,7 @@ static enum status write_tokens(const struct api_context *context, struct reques
     uint64_t text_bytes = 0;
     for (size_t i = 0; i < prompt->count && (texts || pieces); i++) {
         size_t length;
-        shown_text(context->tokenizer, prompt->tokens[i], &length);
+        tokenizer_shown_piece(context->tokenizer, prompt->tokens[i], &length);
         text_bytes += 6 * length + 32;
     }
     TRY(take_output(context, request, prompt->count * 11 + text_bytes, error));
@@ -84,22 +77,11 @@ static enum status read_text(const struct cJSON *root, const char **text, unsign
     if (!*text)
         return error_set(error, STATUS_INVALID, "prompt",
                          "prompt, a string, is missing; content and messages are taken too.");
-    *flags = (special ? TOKENIZER_PARSE_SPECIAL : 0u) |
-             (add ? TOKENIZER_ADD_BOS | TOKENIZER_ADD_EOS : 0u);
+    *flags = request_text_flags(special, add);
     return STATUS_OK;
 }
 
 /* A text of any length: nothing is computed with its tokens. */
-static enum status encode(const struct api_context *context, const char *text, unsigned flags,
-                          struct request *request, struct request_prompt *out, struct error *error)
-{
-    const struct tokenizer_yield yield = {context->yield, context->yield_arg};
-    size_t length = strlen(text), most = length + 2; /* no token has less than a byte */
-    TRY(request_take(context, request, most * sizeof *out->tokens, error));
-    return tokenizer_encode_yielding(context->tokenizer, text, length, flags, 0, most,
-                                     yield.call ? &yield : NULL, &out->tokens, &out->count, error);
-}
-
 static enum status tokenize_text(const struct api_context *context, const struct cJSON *root,
                                  struct request *request, struct buffer *out, struct error *error)
 {
@@ -110,22 +92,20 @@ static enum status tokenize_text(const struct api_context *context, const struct
     TRY(read_text(root, &text, &flags, error));
     TRY(json_read_bool(root, "return_token_strs", &texts, error));
     TRY(json_read_bool(root, "with_pieces", &pieces, error));
-    enum status status = encode(context, text, flags, request, &prompt, error);
+    enum status status =
+        request_encode_whole(context, request, text, strlen(text), flags, 0, &prompt, error);
     if (status == STATUS_OK)
         status = write_tokens(context, request, &prompt, texts, pieces, out, error);
     free(prompt.tokens);
     return status;
 }
 
-/* As the chat endpoint would have it. */
-static enum status tokenize_chat(const struct api_context *context, const struct cJSON *root,
-                                 const char *body, size_t length,
-                                 const struct answer_caller *caller, struct buffer *out,
-                                 struct error *error)
+/* As the chat endpoint would have it, which parses the body itself. */
+static enum status tokenize_chat(const struct api_context *context, bool texts, const char *body,
+                                 size_t length, const struct answer_caller *caller,
+                                 struct buffer *out, struct error *error)
 {
-    bool texts = false;
     struct request request;
-    TRY(json_read_bool(root, "return_token_strs", &texts, error));
     enum status status = request_read(context, ANSWER_CHAT, body, length, caller, &request, error);
     if (status == STATUS_OK)
         status = write_tokens(context, &request, &request.prompts[0], texts, false, out, error);
@@ -139,15 +119,15 @@ static enum status detokenize(const struct api_context *context, const struct cJ
     const struct cJSON *tokens = json_get(root, "tokens");
     uint32_t vocabulary = tokenizer_vocabulary(context->tokenizer);
     uint64_t bytes = 0;
-    double id;
+    uint32_t id = 0;
     size_t length;
     if (!json_is_array(tokens))
         return error_set(error, STATUS_INVALID, "tokens", "tokens must be a list of token ids.");
     for (const struct cJSON *entry = json_first(tokens); entry; entry = json_after(entry)) {
-        if (!json_number(entry, &id) || !(id >= 0 && id < vocabulary) || id != (double)(uint32_t)id)
+        if (!json_id(entry, vocabulary, &id))
             return error_set(error, STATUS_INVALID, "tokens", "tokens must hold ids below %u.",
                              vocabulary);
-        shown_text(context->tokenizer, (uint32_t)id, &length);
+        tokenizer_shown_piece(context->tokenizer, id, &length);
         bytes += 7 * length + 3; /* as text, and escaped */
     }
     TRY(take_output(context, request, 2 * bytes, error));
@@ -156,8 +136,8 @@ static enum status detokenize(const struct api_context *context, const struct cJ
     detokenizer_init(&detokenizer);
     buffer_init(&text, 0);
     for (const struct cJSON *entry = json_first(tokens); entry; entry = json_after(entry)) {
-        json_number(entry, &id);
-        const char *piece = shown_text(context->tokenizer, (uint32_t)id, &length);
+        json_id(entry, vocabulary, &id);
+        const char *piece = tokenizer_shown_piece(context->tokenizer, id, &length);
         detokenizer_push(&detokenizer, piece, length, &text);
     }
     detokenizer_finish(&detokenizer, &text);
@@ -178,19 +158,22 @@ enum status text_endpoint_answer(const struct api_context *context, enum text_en
 {
     struct request request = {.kind = ANSWER_COMPLETION};
     struct json_document document;
+    bool chat = false, texts = false;
     enum status status = json_open(body, length, context->budget, &document, error);
     request.source_bytes = length + document.taken_bytes;
     const struct cJSON *root = document.root;
-    if (status == STATUS_OK)
-        status = request_read_common(context, root, caller, &request, error);
-    if (status == STATUS_OK && endpoint == TEXT_DETOKENIZE)
-        status = detokenize(context, root, &request, out, error);
-    else if (status == STATUS_OK && json_get(root, "messages"))
-        status = tokenize_chat(context, root, body, length, caller, out, error);
-    else if (status == STATUS_OK)
-        status = tokenize_text(context, root, &request, out, error);
+    if (status == STATUS_OK) {
+        chat = endpoint == TEXT_TOKENIZE && json_get(root, "messages");
+        status = chat ? json_read_bool(root, "return_token_strs", &texts, error)
+                      : request_read_common(context, root, caller, &request, error);
+    }
+    if (status == STATUS_OK && !chat)
+        status = endpoint == TEXT_DETOKENIZE ? detokenize(context, root, &request, out, error)
+                                             : tokenize_text(context, root, &request, out, error);
     json_close(&document);
     request_deinit(&request, context);
+    if (status == STATUS_OK && chat)
+        status = tokenize_chat(context, texts, body, length, caller, out, error);
     if (status == STATUS_OK && out->failed)
         status = error_no_memory(error);
     if (status != STATUS_OK)

@@ -27,13 +27,15 @@
 #define LIMIT_API_KEY_BYTES 256 /* keys are padded to this for comparing */
 
 /* Requests */
-#define LIMIT_CHOICES 128     /* n, as LIMIT_SEQUENCES; and --max-seqs (CVE-2026-34756's kind) */
-#define LIMIT_PROMPTS 128     /* prompts in one list; with n at most LIMIT_SEQUENCES together */
-#define LIMIT_INPUTS 2048     /* texts of one request for embeddings or scores, as OpenAI */
-#define LIMIT_SEQUENCES 128   /* sequences of one request, the default --max-seqs */
-#define LIMIT_STOPS 32        /* stop strings, and stop tokens; editors send a dozen */
-#define LIMIT_STOP_BYTES 1024 /* held-back text of a stream is at most this long */
-#define LIMIT_BAD_WORDS 128   /* each is looked for behind every token */
+#define LIMIT_CHOICES                                                                              \
+    128 /* n, where --max-seqs is as large: each is a sequence (CVE-2026-34756's kind) */
+#define LIMIT_CHOICES_QUEUED 16 /* n where --max-seqs is smaller: the choices take turns */
+#define LIMIT_PROMPTS 128       /* prompts in one list; with n at most LIMIT_SEQUENCES together */
+#define LIMIT_INPUTS 2048       /* texts of one request for embeddings or scores, as OpenAI */
+#define LIMIT_SEQUENCES 128     /* sequences of one request, the default --max-seqs */
+#define LIMIT_STOPS 32          /* stop strings, and stop tokens; editors send a dozen */
+#define LIMIT_STOP_BYTES 1024   /* held-back text of a stream is at most this long */
+#define LIMIT_BAD_WORDS 128     /* each is looked for behind every token */
 #define LIMIT_BAD_WORD_TOKENS 32
 #define LIMIT_TOOLS 1024            /* of one request; each call's name is looked up among them */
 #define LIMIT_TOOL_NAME_BYTES 256   /* and of a parameter's, to look up its type */

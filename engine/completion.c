@@ -32,12 +32,7 @@ static void lay_out(struct arena *arena, struct completion *completion,
     float *pooled = arena_take(arena, spec->pooling ? spec->pooled_count : 0, sizeof *pooled);
     uint32_t bad_tokens =
         spec->rules.bad_count ? spec->rules.bad_ends[spec->rules.bad_count - 1] : 0;
-    struct token_rules rules = spec->rules;
-    rules.stop_tokens = arena_take(arena, rules.stop_count, sizeof *rules.stop_tokens);
-    rules.bad_tokens = arena_take(arena, bad_tokens, sizeof *rules.bad_tokens);
-    rules.bad_ends = arena_take(arena, rules.bad_count, sizeof *rules.bad_ends);
-    if (spec->rules.allowed)
-        rules.allowed = arena_take(arena, rules.allowed_words, sizeof *rules.allowed);
+    struct token_rules rules = token_rules_take(arena, &spec->rules, bad_tokens);
     if (completion) {
         completion->sampling.logit_bias = bias;
         completion->pooled = spec->pooling ? pooled : NULL;
@@ -45,7 +40,7 @@ static void lay_out(struct arena *arena, struct completion *completion,
         copy_ids(rules.stop_tokens, spec->rules.stop_tokens, rules.stop_count);
         copy_ids(rules.bad_tokens, spec->rules.bad_tokens, bad_tokens);
         copy_ids(rules.bad_ends, spec->rules.bad_ends, rules.bad_count);
-        copy_ids(rules.allowed, spec->rules.allowed, rules.allowed ? rules.allowed_words : 0);
+        copy_ids(rules.allowed, spec->rules.allowed, rules.allowed_words);
     }
     for (uint64_t i = 0; i < n; i++) {
         struct completion_sequence record = {.stop_token = UINT32_MAX};

@@ -65,11 +65,7 @@ void sampling_start_masks(struct sampling *sampling, const struct schedule *sche
 
 static bool is_end_token(const struct sampling *sampling, uint32_t token)
 {
-    for (uint32_t i = 0; i < sampling->end_token_count; i++) {
-        if (sampling->end_tokens[i] == token)
-            return true;
-    }
-    return false;
+    return token_is_among(sampling->end_tokens, sampling->end_token_count, token);
 }
 
 static void advance_matcher(const struct sampling *sampling, struct schedule_sample *sample)

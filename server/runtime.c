@@ -28,8 +28,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define FEW_CHOICES 16 /* n that every server takes, however few sequences it runs at once */
-
 /* More than the machine has is the operator's to ask for: others may leave, there may be swap. */
 static void warn_memory(uint64_t asked_bytes, const struct machine *machine)
 {
@@ -492,8 +490,8 @@ static enum status load_all(struct runtime *runtime, const struct settings *sett
     runtime->api.grammars = runtime->grammars;
     runtime->api.budget = &runtime->budget;
     runtime->api.max_model_len = engine_max_length(runtime->engine);
-    /* More choices than run at once take turns. */
-    runtime->api.max_choices = min_u32(max_u32(settings->max_seqs, FEW_CHOICES), LIMIT_CHOICES);
+    runtime->api.max_choices =
+        min_u32(max_u32(settings->max_seqs, LIMIT_CHOICES_QUEUED), LIMIT_CHOICES);
     set_pooling(runtime, pooling);
     runtime->api.timeout_ns = settings->timeout_seconds * 1000000000ull;
     runtime->api.created_unix_s = clock_unix_s();

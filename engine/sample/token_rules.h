@@ -5,6 +5,8 @@
 #ifndef QUIRE_ENGINE_SAMPLE_TOKEN_RULES_H
 #define QUIRE_ENGINE_SAMPLE_TOKEN_RULES_H
 
+#include "base/arena.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -22,12 +24,31 @@ struct token_rules {
     uint32_t allowed_words;  /* [allowed_words] */
 };
 
-static inline bool token_rules_stop(const struct token_rules *rules, uint32_t token)
+static inline bool token_is_among(const uint32_t *tokens, uint32_t count, uint32_t token)
 {
-    for (uint32_t i = 0; i < rules->stop_count; i++)
-        if (rules->stop_tokens[i] == token)
+    for (uint32_t i = 0; i < count; i++)
+        if (tokens[i] == token)
             return true;
     return false;
+}
+
+static inline bool token_rules_stop(const struct token_rules *rules, uint32_t token)
+{
+    return token_is_among(rules->stop_tokens, rules->stop_count, token);
+}
+
+/* The same with arrays of the arena for as much: `bad_tokens` tokens of bad sequences. */
+static inline struct token_rules
+token_rules_take(struct arena *arena, const struct token_rules *sizes, uint32_t bad_tokens)
+{
+    struct token_rules rules = *sizes;
+    rules.stop_tokens = (const uint32_t *)arena_take(arena, rules.stop_count, sizeof(uint32_t));
+    rules.bad_tokens = (const uint32_t *)arena_take(arena, bad_tokens, sizeof(uint32_t));
+    rules.bad_ends = (const uint32_t *)arena_take(arena, rules.bad_count, sizeof(uint32_t));
+    rules.allowed = (const uint32_t *)arena_take(arena, rules.allowed_words, sizeof(uint32_t));
+    if (rules.allowed_words == 0)
+        rules.allowed = NULL;
+    return rules;
 }
 
 #endif

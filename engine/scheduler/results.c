@@ -130,11 +130,7 @@ void results_end_running(struct results *results, struct sequence *sequence,
 
 static bool is_end_token(const struct results *results, uint32_t token)
 {
-    for (uint32_t i = 0; i < results->end_token_count; i++) {
-        if (results->end_tokens[i] == token)
-            return true;
-    }
-    return false;
+    return token_is_among(results->end_tokens, results->end_token_count, token);
 }
 
 /* The sampled token and those that a grammar forced behind it. */

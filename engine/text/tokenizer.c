@@ -981,6 +981,12 @@ const char *tokenizer_text(const struct tokenizer *tokenizer, uint32_t token, si
     return vocabulary_text(&tokenizer->vocabulary, token, length);
 }
 
+const char *tokenizer_shown_piece(const struct tokenizer *tokenizer, uint32_t token, size_t *length)
+{
+    return tokenizer_is_control(tokenizer, token) ? tokenizer_text(tokenizer, token, length)
+                                                  : tokenizer_piece(tokenizer, token, length);
+}
+
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t token)
 {
     CHECK(token < tokenizer->vocabulary.count);

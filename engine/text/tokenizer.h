@@ -60,6 +60,9 @@ uint32_t tokenizer_vocabulary(const struct tokenizer *tokenizer);
 const char *tokenizer_piece(const struct tokenizer *tokenizer, uint32_t token, size_t *length);
 /* The token's text as in the vocabulary, control tokens included ("<|im_end|>"). */
 const char *tokenizer_text(const struct tokenizer *tokenizer, uint32_t token, size_t *length);
+/* Its bytes, or a control token's text: what a token is where control tokens are shown. */
+const char *tokenizer_shown_piece(const struct tokenizer *tokenizer, uint32_t token,
+                                  size_t *length);
 bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t token);
 /* A token of the file's type 4: its text is the token wherever it stands. */
 bool tokenizer_is_user_defined(const struct tokenizer *tokenizer, uint32_t token);
