@@ -182,11 +182,21 @@ static void cut(char *text, size_t count)
     }
 }
 
+static enum status refuse_limit(const struct chat_template *chat_template, const char *message,
+                                struct error *error)
+{
+    char kept[24];
+    return error_set_code(error, STATUS_TOO_LARGE, "chat_template", "messages",
+                          "The model's chat template takes too long over these messages, or more "
+                          "than the %s that --memory leaves for it: %s",
+                          bytes_format(chat_template->memory_bytes + lent_bytes, kept), message);
+}
+
 enum status chat_template_render(const struct chat_template *chat_template,
                                  const char *context_json, size_t context_length,
                                  struct buffer *out, struct error *error)
 {
-    char message[900] = "", kept[24];
+    char message[900] = "";
     now_is_known = false;
     if (!system_has_memory(context_length))
         return error_no_memory(error);
@@ -206,11 +216,7 @@ enum status chat_template_render(const struct chat_template *chat_template,
                               "The model's chat template cannot render these messages: %s",
                               message);
     case TEXTSHIM_LIMIT:
-        return error_set_code(error, STATUS_TOO_LARGE, "chat_template", "messages",
-                              "The model's chat template takes too long over these messages, or "
-                              "more than the %s that --memory leaves for it: %s",
-                              bytes_format(chat_template->memory_bytes + lent_bytes, kept),
-                              message);
+        return refuse_limit(chat_template, message, error);
     default:
         log_error("chat_template_failed", "%s", message);
         return error_set(error, STATUS_INTERNAL, NULL, "The chat template engine failed.");
@@ -224,22 +230,26 @@ size_t chat_template_own_bytes(const struct buffer *text)
     return text->length / 8 + 1;
 }
 
+enum traced { TRACED_SAME, TRACED_OTHER, TRACED_LIMIT };
+
 /* Whether in this way the template prints the same text; then what it found is added to `own`.
-   `found` is scratch of the same size. */
-static bool trace_one(const struct chat_template *chat_template, uint32_t way, const char *context,
-                      size_t context_length, const struct buffer *text, uint8_t *own,
-                      uint8_t *found)
+   `found` is scratch of the same size. TRACED_LIMIT: the fuel ended before that was known. */
+static enum traced trace_one(const struct chat_template *chat_template, uint32_t way,
+                             const char *context, size_t context_length, const struct buffer *text,
+                             uint8_t *own, uint8_t *found)
 {
     size_t count = chat_template_own_bytes(text);
     char message[300] = "";
     bool same = false;
     memset(found, 0, count);
-    textshim_template_trace(chat_template->shim, way, context, context_length,
-                            fuel_for(chat_template), text->data, text->length, found, &same,
-                            message, sizeof message);
+    int result = textshim_template_trace(chat_template->shim, way, context, context_length,
+                                         fuel_for(chat_template), text->data, text->length, found,
+                                         &same, message, sizeof message);
     for (size_t i = 0; i < count && same; i++)
         own[i] |= found[i];
-    return same;
+    if (result == TEXTSHIM_LIMIT)
+        return TRACED_LIMIT;
+    return same ? TRACED_SAME : TRACED_OTHER;
 }
 
 static uint32_t count_forged(const struct chat_template *chat_template, const struct buffer *text,
@@ -257,18 +267,22 @@ enum status chat_template_trace(const struct chat_template *chat_template, const
     uint8_t *found = malloc(chat_template_own_bytes(text));
     if (!found)
         return error_no_memory(error);
-    bool known = true, clean = false;
+    bool known = true, clean = false, limited = false;
     for (uint32_t i = 0; i < WAYS && !clean; i++) {
         uint32_t way = (chat_template->first + i) % WAYS;
         if (!(chat_template->ways >> way & 1))
             continue;
-        bool same = trace_one(chat_template, way, context_json, context_length, text, own, found);
-        known &= same || i > 0;
-        clean = same && count_forged(chat_template, text, own) == 0;
+        enum traced traced =
+            trace_one(chat_template, way, context_json, context_length, text, own, found);
+        known &= traced == TRACED_SAME || i > 0;
+        limited |= traced == TRACED_LIMIT;
+        clean = traced == TRACED_SAME && count_forged(chat_template, text, own) == 0;
     }
     free(found);
-    if (clean || known || count_forged(chat_template, text, own) == 0)
+    if (clean || (known && !limited) || count_forged(chat_template, text, own) == 0)
         return STATUS_OK;
+    if (limited)
+        return refuse_limit(chat_template, "their control tokens are not known", error);
     return error_set_code(error, STATUS_INVALID, "chat_template", "messages",
                           "The model's chat template treats these messages in a way in which its "
                           "own control tokens cannot be told from theirs. Leave the texts of "
@@ -404,7 +418,9 @@ static uint32_t find_way(const struct chat_template *chat_template, const struct
     while (own && way < WAYS && count_forged(chat_template, &text, own) != 0) {
         bool there = chat_template->ways >> way & 1;
         memset(own, 0, size);
-        if (there && trace_one(chat_template, way, json->data, json->length, &text, own, found) &&
+        if (there &&
+            trace_one(chat_template, way, json->data, json->length, &text, own, found) ==
+                TRACED_SAME &&
             count_forged(chat_template, &text, own) == 0)
             break;
         way++;

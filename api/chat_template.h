@@ -63,7 +63,9 @@ void chat_template_lend(uint64_t bytes);
 
 /* Which bytes of `text`, rendered just before on this thread from the same context, are the
    template's own control tokens, as control_guard_apply wants to know: sets bits of own
-   [chat_template_own_bytes], which are 0. STATUS_INVALID when that cannot be known of this text. */
+   [chat_template_own_bytes], which are 0. STATUS_INVALID when that cannot be known of this text,
+   STATUS_TOO_LARGE when the template's memory ended before it was known; it may be tried again with
+   the same `own` and more memory. */
 enum status chat_template_trace(const struct chat_template *chat_template, const char *context_json,
                                 size_t context_length, const struct buffer *text, uint8_t *own,
                                 struct error *error);

@@ -200,33 +200,40 @@ static enum status tokenize(struct chat *chat, struct request *out, const struct
                             chat->sentinel, "messages", out->prompts, error);
 }
 
-/* 400 context_length_exceeded where the messages' own text has more tokens than the context holds.
- */
+/* Adds the tokens of `text` to *total; 400 context_length_exceeded beyond what the context holds. */
+static enum status check_length(const struct api_context *context, const struct buffer *text,
+                                int flags, size_t *total, struct error *error)
+{
+    size_t limit = context->max_model_len, count = 0;
+    uint32_t *tokens = NULL;
+    enum status status = STATUS_OK;
+    if (text->length > 0 && !text->failed)
+        status = tokenizer_encode(context->tokenizer, text->data, text->length, flags, 0, limit,
+                                  &tokens, &count, NULL);
+    free(tokens);
+    *total += count;
+    if (status != STATUS_TOO_LARGE && *total <= limit)
+        return STATUS_OK;
+    return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "messages",
+                          "This model's maximum context length is %zu tokens, answer included; the "
+                          "prompt is too long: it has more than %zu tokens. Shorten the prompt.",
+                          limit, *total - 1);
+}
+
+/* Whether the messages' own text fits the context. */
 static enum status check_texts_fit(const struct chat *chat, struct error *error)
 {
-    const struct api_context *context = chat->context;
-    size_t limit = context->max_model_len, total = 0;
-    for (const struct cJSON *m = json_first(chat->messages); m; m = json_after(m)) {
+    size_t total = 0;
+    enum status status = STATUS_OK;
+    for (const struct cJSON *m = json_first(chat->messages); m && status == STATUS_OK;
+         m = json_after(m)) {
         struct buffer text;
-        uint32_t *tokens = NULL;
-        size_t count = 0;
         buffer_init(&text, 0);
         chat_join_content(m, &text);
-        enum status status = STATUS_OK;
-        if (text.length > 0 && !text.failed)
-            status = tokenizer_encode(context->tokenizer, text.data, text.length, 0, 0, limit,
-                                      &tokens, &count, NULL);
+        status = check_length(chat->context, &text, 0, &total, error);
         buffer_deinit(&text);
-        free(tokens);
-        total += count;
-        if (status == STATUS_TOO_LARGE || total > limit)
-            return error_set_code(error, STATUS_INVALID, "context_length_exceeded", "messages",
-                                  "This model's maximum context length is %zu tokens, answer "
-                                  "included; the prompt is too long: it has more than %zu tokens. "
-                                  "Shorten the prompt.",
-                                  limit, total - 1);
     }
-    return STATUS_OK;
+    return status;
 }
 
 /* Three quarters of what requests leave free now, entered as theirs until the prompt is made. Only
@@ -235,7 +242,7 @@ static enum status check_texts_fit(const struct chat *chat, struct error *error)
 static bool lend(struct chat *chat)
 {
     struct budget *budget = chat->context->budget;
-    if (!budget)
+    if (!budget || chat->lent_bytes > 0)
         return false;
     uint64_t used = budget_used(budget, BUDGET_REQUESTS);
     uint64_t left = budget->cap_bytes[BUDGET_REQUESTS] - used;
@@ -257,7 +264,22 @@ static void end_lending(struct chat *chat)
 }
 
 /* A conversation that is too long for the template is first of all too long, if it is; the template
-   is the reason only where the messages themselves would fit. */
+   is the reason only where the text that it printed, or the messages themselves, would fit. */
+static enum status refuse_too_large(const struct chat *chat, const struct buffer *printed,
+                                    struct error *error)
+{
+    struct error length = {0};
+    size_t total = 0;
+    enum status status = check_texts_fit(chat, &length);
+    if (status == STATUS_OK && printed)
+        status = check_length(chat->context, printed, TOKENIZER_PARSE_SPECIAL, &total, &length);
+    if (status != STATUS_OK && error)
+        *error = length;
+    else if (error)
+        error->status = STATUS_INVALID;
+    return STATUS_INVALID;
+}
+
 static enum status render(struct chat *chat, struct buffer *text, struct error *error)
 {
     const struct chat_template *chat_template = chat->chat_template;
@@ -268,14 +290,7 @@ static enum status render(struct chat *chat, struct buffer *text, struct error *
         status =
             chat_template_render(chat_template, chat->json.data, chat->json.length, text, error);
     }
-    if (status != STATUS_TOO_LARGE)
-        return status;
-    struct error length = {0};
-    if (check_texts_fit(chat, &length) != STATUS_OK && error)
-        *error = length;
-    else if (error)
-        error->status = STATUS_INVALID;
-    return STATUS_INVALID;
+    return status == STATUS_TOO_LARGE ? refuse_too_large(chat, NULL, error) : status;
 }
 
 static void give_back(const struct api_context *context, struct request *out, uint64_t bytes)
@@ -487,6 +502,11 @@ static enum status guard_text(struct chat *chat, struct buffer *text, struct err
         return error_no_memory(error);
     enum status status = chat_template_trace(chat->chat_template, chat->json.data,
                                              chat->json.length, text, own, error);
+    if (status == STATUS_TOO_LARGE && lend(chat))
+        status = chat_template_trace(chat->chat_template, chat->json.data, chat->json.length, text,
+                                     own, error);
+    if (status == STATUS_TOO_LARGE)
+        status = refuse_too_large(chat, text, error);
     buffer_deinit(&chat->json);
     if (status == STATUS_OK && chat->continue_final_message)
         status = cut_after_final(chat, text, own, error);

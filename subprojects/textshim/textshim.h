@@ -61,7 +61,8 @@ int textshim_template_mark(struct textshim_template *shim_template,
 /* Render in one way what textshim_template_render made of the same context. *same: it is the same
    text, and bit i of own (bit i % 8 of byte i / 8) is set where plain[i] belongs to a control
    token, or a piece of one, that stands in the template itself; other bits are left alone.
-   Otherwise own holds nothing of use. Any number of threads at once. */
+   Otherwise own holds nothing of use. TEXTSHIM_LIMIT: the fuel ended before that was known. Any
+   number of threads at once. */
 int textshim_template_trace(const struct textshim_template *shim_template, uint32_t way,
                             const char *context, size_t context_length, uint64_t fuel,
                             const char *plain, size_t plain_length, uint8_t *own, bool *same,

@@ -193,6 +193,35 @@ START_TEST(a_long_conversation_borrows_memory)
 }
 END_TEST
 
+/* Finding a template's own control tokens takes more than printing them: where the memory for
+   that ends, the length of the conversation is the reason, and nothing is said of control tokens. */
+START_TEST(a_tracing_without_memory_is_a_matter_of_length)
+{
+    static const char joining[] = "{% for m in messages %}"
+                                  "{{ bos_token + m.role + '\n' + (m.content | trim) + eos_token }}"
+                                  "{% endfor %}";
+    struct fixture small;
+    fixture_init(&small, &(struct fixture_options){.chat_template = joining,
+                                                   .template_bytes = 4 * MIB,
+                                                   .request_bytes = 16 * MIB});
+    struct buffer body;
+    buffer_init(&body, 0);
+    buffer_append_text(&body, "{\"max_tokens\":1,\"messages\":[");
+    for (int i = 0; i < 1501; i++)
+        buffer_appendf(&body, "%s{\"role\":\"%s\",\"content\":\"\"}", i ? "," : "",
+                       i % 2 ? "assistant" : "user");
+    buffer_append_text(&body, "]}");
+    struct reply reply;
+    fixture_request(&small, ANSWER_CHAT, body.data, &reply);
+    ck_assert_int_eq(reply.open_status, STATUS_INVALID);
+    ck_assert_str_eq(reply.error.code, "context_length_exceeded");
+    reply_deinit(&reply);
+    buffer_deinit(&body);
+    ck_assert_uint_eq(budget_used(&small.budget, BUDGET_REQUESTS), 0);
+    fixture_deinit(&small);
+}
+END_TEST
+
 #ifndef __SANITIZE_ADDRESS__
 #ifndef __SANITIZE_THREAD__
 static size_t no_clock(const char *format, char *out, size_t capacity)
@@ -309,6 +338,7 @@ int main(void)
     tcase_add_test(tests, every_allocation_of_a_request_may_fail);
     tcase_add_test(tests, never_and_not_now);
     tcase_add_test(tests, a_long_conversation_borrows_memory);
+    tcase_add_test(tests, a_tracing_without_memory_is_a_matter_of_length);
 #ifndef __SANITIZE_ADDRESS__
     tcase_add_test(tests, a_chat_without_memory);
 #ifndef __SANITIZE_THREAD__ /* its own allocator ends the process */

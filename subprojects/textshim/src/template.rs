@@ -290,8 +290,13 @@ impl ChatTemplate {
         environment.set_fuel(Some(fuel));
         let template = environment.get_template(NAME)?;
         let mut writer = Follower { marks, plain, own, at: 0 };
-        let followed = template.render_captured_to(context.value(), &mut writer).is_ok();
-        Ok(followed && writer.at == plain.len())
+        match template.render_captured_to(context.value(), &mut writer).map(|_| ()) {
+            Ok(()) => Ok(writer.at == plain.len()),
+            Err(error) => match Failure::from(error) {
+                limit if matches!(limit.kind, FailureKind::Limit) => Err(limit),
+                _ => Ok(false), // the text differs: the writer stopped, or the template did
+            },
+        }
     }
 
     pub fn render(
